@@ -1,0 +1,1 @@
+"""AgentDock: MCP tool servers, supervised, behind one door."""

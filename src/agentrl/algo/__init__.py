@@ -1,0 +1,1 @@
+"""Advantages, filters, reductions and losses."""

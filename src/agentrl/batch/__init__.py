@@ -1,0 +1,1 @@
+"""Rows to prefix trees to packed micro-batches; numpy only."""

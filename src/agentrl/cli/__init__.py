@@ -1,0 +1,1 @@
+"""Commands; the only place where rooms are wired together."""

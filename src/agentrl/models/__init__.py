@@ -1,0 +1,1 @@
+"""Loading models, tree attention, and the small model of the quickstart."""

@@ -1,0 +1,163 @@
+"""The store: the only place where the processes of a run meet.
+
+    add_tasks ─▶ claim ─▶ append_turn* ─▶ finish_record* ─▶ finalize_group ─▶ take ─▶ ack | drop
+                  ▲ admission: published version      rows become ready ┘         └ again after a rewind
+
+Every verb is one atomic, targeted update. Every write of a claim's owner carries its fencing token (``claim_no``) and
+raises ``LeaseLost`` once a newer claim exists. One contract suite runs on every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from agentrl.types import (
+    Claim,
+    DBRecordData,
+    DispatchedSamplingTask,
+    GroupVerdict,
+    InferenceService,
+    Record,
+    Split,
+    Task,
+    WeightVersion,
+    Worker,
+)
+
+LEASE_SECONDS = 30.0
+HEARTBEAT_SECONDS = 5.0
+MAX_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """How far sampling may run ahead: a training group starts only if
+    ``seq < (published step + max_staleness + 1) * groups_per_step + abandoned + dropped``.
+
+    Nothing is admitted before the first version is published.
+    """
+
+    groups_per_step: int
+    max_staleness: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeRule:
+    """Which finished groups a step takes.
+
+    ``version``/``step`` are the trainer's; ``in_order`` waits for the lowest ``seq`` (synchronous runs). Rows sampled
+    more than ``drop_staleness`` steps ago, or by a version that is no ancestor of ``version``, are dropped, counted.
+    """
+
+    step: int
+    version: int
+    num_groups: int
+    drop_staleness: int = 8
+    in_order: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Rows of one step in (seq, slot) order, and what was dropped on the way, by reason."""
+
+    step: int
+    rows: tuple[DBRecordData, ...]
+    num_groups: int
+    dropped: Mapping[str, int]
+    end_of_stream: bool = False
+    """No further group will come: ``rows`` may hold fewer groups than asked for, or none."""
+
+
+class Store(Protocol):
+    """Async; safe for many processes. ``run`` is the namespace: no other run's rows are ever read or changed."""
+
+    run: str
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def add_tasks(self, tasks: Sequence[Task]) -> int:
+        """Push tasks, ``seq`` in the given order within each split; ids already there are left alone.
+
+        Returns how many were new. Safe to call from several processes at once: each id is pushed once.
+        """
+        ...
+
+    async def claim(
+        self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None
+    ) -> Claim | None:
+        """Lease the next group to ``worker``: splits in the order given, lowest ``seq`` first.
+
+        A group is free when it is ``created``, or ``running`` under a worker whose heartbeat is older than the lease.
+        ``admission`` applies to the train split only. None when nothing may be claimed now.
+        """
+        ...
+
+    async def append_turn(self, claim: Claim, turn: DispatchedSamplingTask) -> None: ...
+
+    async def finish_record(self, claim: Claim, record: Record) -> None:
+        """Store a terminal record. A late owner's record is kept as ``expired`` and ``LeaseLost`` is raised."""
+        ...
+
+    async def finalize_group(self, claim: Claim, verdict: GroupVerdict, rows: Sequence[DBRecordData]) -> bool:
+        """Write verdict, task status and rows (``ready``) once; False when the group was finalised before."""
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """Give a group back unfinished (shutdown); its next owner keeps the terminal records."""
+        ...
+
+    async def take(self, rule: TakeRule) -> Taken | None:
+        """Mark rows ``taken`` for ``rule.step``; None while too few groups have finished.
+
+        A group without rows (abandoned) never counts. Rows already taken for this step are returned again, so that a
+        trainer that died between take and step gets the same batch.
+        """
+        ...
+
+    async def ack(self, step: int) -> int:
+        """taken(step) -> trained(step). Returns the number of rows."""
+        ...
+
+    async def drop(self, rows: Sequence[str], reason: str) -> int: ...
+
+    async def rewind(self, step: int, version: int) -> Mapping[str, int]:
+        """The trainer restored ``version`` at ``step``: rows of later steps become ready again, or are dropped when a
+        version of theirs is no ancestor; groups dropped so run again under their old ``seq``. Returns counts."""
+        ...
+
+    async def publish_version(self, version: WeightVersion) -> None: ...
+    async def latest_version(self) -> WeightVersion | None:
+        """The version in force: the last published one, not the highest number."""
+        ...
+
+    async def next_version(self) -> int:
+        """Highest version ever used in this run + 1 (0 for a new run)."""
+        ...
+
+    async def heartbeat(self, worker: Worker) -> None: ...
+    async def workers(self) -> list[Worker]: ...
+    async def leave(self, worker: str) -> None: ...
+    async def expire_dead_workers(self, host: str) -> list[str]:
+        """Leases of workers of this host whose process is gone end at once. Returns their ids."""
+        ...
+
+    async def put_service(self, service: InferenceService) -> None: ...
+    async def services(self) -> list[InferenceService]: ...
+
+    async def set_state(self, key: str, value: Any) -> None: ...
+    async def get_state(self, key: str) -> Any | None: ...
+    async def end_stream(self, split: Split) -> None:
+        """No further tasks of this split will be pushed."""
+        ...
+
+    async def find(self, kind: str, **where: Any) -> list[Any]:
+        """Documents of ``kind`` (``task``, ``record``, ``turn``, ``row``, ``version``) whose fields equal ``where``,
+        in id order of creation; ``task`` in ``seq`` order."""
+        ...
+
+    async def count(self, kind: str, **where: Any) -> int: ...
+
+    async def verdict(self, task: str) -> GroupVerdict | None: ...

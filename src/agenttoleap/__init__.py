@@ -1,0 +1,1 @@
+"""AgentToLeaP: benchmarks, graders and statistics over the agent loop."""
