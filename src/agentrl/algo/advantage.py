@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from agentrl.errors import ConfigError
 
@@ -23,13 +24,11 @@ class AdvantageEstimate:
     zero_variance: bool
 
 
-def estimate_advantages(
-    rewards: Sequence[float | None], *, estimator: str, eps: float = 1e-6
-) -> AdvantageEstimate:
+def estimate_advantages(rewards: Sequence[float | None], *, estimator: str, eps: float = 1e-6) -> AdvantageEstimate:
     """Advantages within one group; None, NaN and infinite rewards are excluded from every baseline.
 
     ``leave_one_out`` is R minus the mean of the others (RLOO, arXiv 2402.14740), ``mean`` R minus the mean (Dr. GRPO,
-    arXiv 2503.20783), ``mean_std_ddof0/1`` divides that by (std + eps) (GRPO, arXiv 2402.03300; ``mean_std`` is ddof 1).
+    arXiv 2503.20783), ``mean_std_ddof0/1`` divides that by (std + eps) (GRPO, arXiv 2402.03300; ``mean_std`` is ddof1).
     """
     if estimator not in ESTIMATORS:
         raise ConfigError(
@@ -51,7 +50,7 @@ def estimate_advantages(
     )
 
 
-def is_usable(reward: float | None) -> bool:
+def is_usable(reward: float | None) -> TypeGuard[float]:
     return reward is not None and math.isfinite(reward)
 
 
