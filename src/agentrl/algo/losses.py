@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.algo.reduction import reduction_weights
+from agentrl.algo.reduction import reduction_of, reduction_weights
 from agentrl.config import AlgoOptions
 from agentrl.errors import AgentRLError, ConfigError
 from agentrl.telemetry import Max, Mean, Metric
@@ -172,10 +172,11 @@ LOSSES: dict[str, TokenLoss] = {
 
 
 def build_loss(options: AlgoOptions) -> Loss:
-    """The loss that the options select, with the ratio pi/mu."""
+    """The loss that the options select, with the ratio pi/mu. Raise ``ConfigError`` for options that contradict it."""
     name = options.loss_calculater
     if name not in LOSSES:
         raise ConfigError(f"unknown loss {name!r}; one of {', '.join(LOSSES)}", setting="loss_calculater")
+    reduction_of(options)
     mask = options.out_of_bound_mask if options.out_of_bound_mask is not None else name == "MINIRL"
     settings = LossSettings(
         epsilon=options.epsilon,
