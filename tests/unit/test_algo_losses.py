@@ -203,6 +203,24 @@ def test_single_precision_takes_the_same_branches() -> None:
         torch.testing.assert_close(single_out.token_loss.double(), double_out.token_loss, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("name", RATIO_LOSSES)
+def test_a_ratio_that_overflows_single_precision_leaves_loss_and_gradient_finite(name: str, advantage: float) -> None:
+    inputs = LossInputs(
+        logprobs=torch.tensor([-1.0, -1.0], requires_grad=True),
+        behavior_logprobs=torch.tensor([-200.0, -1.1]),
+        advantages=torch.tensor([advantage, advantage]),
+        weights=torch.tensor([0.5, 0.5]),
+        segments=torch.tensor([0, 1]),
+        age=torch.tensor([0, 0]),
+    )
+    out = build_loss(options(name))(inputs)
+    out.loss.backward()
+    assert torch.isfinite(out.loss)
+    assert torch.isfinite(inputs.logprobs.grad).all()
+    assert inputs.logprobs.grad[1] != 0
+
+
 def split(inputs: LossInputs, parts: np.ndarray) -> list[LossInputs]:
     """Micro-batches of whole segments, segments renumbered from 0 in each."""
     result = []

@@ -114,22 +114,22 @@ class Loss:
 
 def clipped(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """-min(r A, clip(r, low, high) A): GRPO (arXiv 2402.03300), Dr. GRPO (2503.20783), DAPO (2503.14476)."""
-    ratio = torch.exp(inputs.logprobs - base_logprobs(inputs))
-    return clipped_surrogate(ratio, inputs, settings)
+    log_ratio = log_ratios(inputs)
+    token_loss, stopped = clipped_surrogate(torch.exp(log_ratio), inputs, settings)
+    return token_loss, stopped | ((log_ratio >= MAX_LOG_RATIO) & (inputs.advantages != 0))
 
 
 def sequence_clipped(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """GSPO (arXiv 2507.18071, GSPO-token): as ``clipped`` with s_t = sg(s) exp(log pi - sg(log pi)),
     s = exp(mean over the segment of log pi - base)."""
-    log_ratio = (inputs.logprobs - base_logprobs(inputs)).detach()
-    sequence_ratio = torch.exp(segment_means(log_ratio, inputs.segments))
+    sequence_ratio = torch.exp(segment_means(log_ratios(inputs).detach(), inputs.segments))
     ratio = sequence_ratio * torch.exp(inputs.logprobs - inputs.logprobs.detach())
     return clipped_surrogate(ratio, inputs, settings)
 
 
 def capped_weight(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """CISPO (MiniMax-M1, arXiv 2506.13585): -sg(clip(r, cap_low, cap_high)) A log pi; every token keeps a gradient."""
-    ratio = torch.exp(inputs.logprobs.detach() - base_logprobs(inputs))
+    ratio = torch.exp(log_ratios(inputs).detach())
     weight = ratio.clamp(settings.cap_low, settings.cap_high)
     nothing = torch.zeros_like(ratio, dtype=torch.bool)
     return bounded(-weight * inputs.advantages * inputs.logprobs, nothing, ratio, inputs, settings)
@@ -143,11 +143,10 @@ def masked_weight(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, T
     """
     behavior = inputs.behavior_logprobs
     assert behavior is not None, "checked by the caller"
-    current = inputs.logprobs.detach()
-    weight = torch.exp(current - behavior)
+    ratio = torch.exp(log_ratios(inputs).detach())
+    weight = torch.exp((inputs.logprobs.detach() - behavior).clamp(max=MAX_LOG_RATIO))
     if settings.is_cap is not None:
         weight = weight.clamp(max=settings.is_cap)
-    ratio = torch.exp(current - base_logprobs(inputs))
     stopped = torch.zeros_like(ratio, dtype=torch.bool)
     if inputs.proximal_logprobs is not None:
         stopped = outside(ratio, inputs.advantages, settings.low, settings.high)
@@ -197,10 +196,15 @@ def build_loss(options: AlgoOptions) -> Loss:
 # --- Parts -------------------------------------------------------------------------------------------------------
 
 
-def base_logprobs(inputs: LossInputs) -> Tensor:
+MAX_LOG_RATIO = 20.0
+"""A ratio beyond e^20 overflows single precision soon after, and 0 * inf is NaN in the backward pass of a clip."""
+
+
+def log_ratios(inputs: LossInputs) -> Tensor:
+    """log pi - base, cut at ``MAX_LOG_RATIO``: beyond it a ratio has no gradient."""
     base = inputs.proximal_logprobs if inputs.proximal_logprobs is not None else inputs.behavior_logprobs
     assert base is not None, "checked by the caller"
-    return base
+    return (inputs.logprobs - base).clamp(max=MAX_LOG_RATIO)
 
 
 def require_base_logprobs(name: str, inputs: LossInputs) -> None:
