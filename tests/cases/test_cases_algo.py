@@ -1,5 +1,7 @@
 """Advantages, losses and masks of the case files, one test per case."""
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,13 +9,26 @@ import check_cases
 import pytest
 
 FOLDER = Path(__file__).parent
-NUM_CASES = {"advantages": 68, "losses": 31, "masks": 26}
+FILES = {"advantages": "advantages.json", "losses": "losses.json", "masks": "masks.jsonl"}
+NUM_CASES = {"advantages": 17 * 4, "losses": 31, "masks": 26}
+NUM_EXTRA_CASES = {"advantages": 12 * 4, "losses": 14, "masks": 16}
 
-CASES = [
-    pytest.param(run, id=f"{kind}-{name}")
-    for kind in NUM_CASES
-    for name, run in check_cases.KINDS[kind](FOLDER, set())
-]
+
+def cases_in(folder: Path) -> list:
+    return [
+        pytest.param(run, id=f"{kind}-{name}") for kind in FILES for name, run in check_cases.KINDS[kind](folder, set())
+    ]
+
+
+def extra_cases() -> list:
+    """Those of ``extra_*``, under the names that the checker knows."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in FILES.values():
+            shutil.copy(FOLDER / f"extra_{name}", Path(folder) / name)
+        return cases_in(Path(folder))
+
+
+CASES = [*cases_in(FOLDER), *extra_cases()]
 
 
 @pytest.mark.parametrize("run", CASES)
@@ -22,7 +37,7 @@ def test_a_case_gives_its_expected_result(run: Callable[[], bool]) -> None:
 
 
 def test_no_case_is_left_out() -> None:
-    assert len(CASES) == sum(NUM_CASES.values())
+    assert len(CASES) == sum(NUM_CASES.values()) + sum(NUM_EXTRA_CASES.values())
 
 
 def test_the_padded_batch_of_the_masks_file_keeps_real_end_tokens() -> None:
