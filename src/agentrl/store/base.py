@@ -85,9 +85,7 @@ class Store(Protocol):
         """
         ...
 
-    async def claim(
-        self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None
-    ) -> Claim | None:
+    async def claim(self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None) -> Claim | None:
         """Lease the next group to ``worker``: splits in the order given, lowest ``seq`` first.
 
         A group is free when it is ``created``, or ``running`` under a worker whose heartbeat is older than the lease.
@@ -151,6 +149,10 @@ class Store(Protocol):
     async def get_state(self, key: str) -> Any | None: ...
     async def end_stream(self, split: Split) -> None:
         """No further tasks of this split will be pushed."""
+        ...
+
+    async def stream_ended(self, split: Split) -> bool:
+        """Whether ``end_stream`` was called and no task was pushed since."""
         ...
 
     async def find(self, kind: str, **where: Any) -> list[Any]:
