@@ -14,7 +14,8 @@
     │   └── LeaseLost          another owner has the group now
     ├── WeightsError           an engine did not become the version it was given
     ├── WaitTimeout            a wait reached its deadline; says what was awaited and from whom
-    └── ProcessDied            a supervised process ended; names it, with the tail of its log
+    ├── ProcessDied            a supervised process ended; names it, with the tail of its log
+    └── Interrupted            a person or the system asked the run to stop; what was done is saved
 """
 
 from __future__ import annotations
@@ -36,7 +37,16 @@ class ConfigError(AgentRLError):
 
 
 class ToolError(AgentRLError):
-    """The model can repair this, so it reads the text as the tool's answer."""
+    """The model can repair this, so it reads the text as the tool's answer.
+
+    ``status`` is the ``ResultStatus`` that the record keeps: ``tool_error``, ``rejected`` (nothing was called),
+    ``timeout`` or ``unknown_outcome``.
+    """
+
+    def __init__(self, message: str, *, status: str = "tool_error", truncated: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.truncated = truncated
 
 
 class EpisodeError(AgentRLError):
@@ -88,6 +98,10 @@ class WaitTimeout(AgentRLError):
 
 class ProcessDied(AgentRLError):
     """A supervised process ended on its own."""
+
+
+class Interrupted(AgentRLError):
+    """Asked to stop."""
 
 
 @asynccontextmanager
