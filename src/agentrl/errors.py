@@ -14,7 +14,8 @@
     │   └── LeaseLost          another owner has the group now
     ├── WeightsError           an engine did not become the version it was given
     ├── WaitTimeout            a wait reached its deadline; says what was awaited and from whom
-    └── ProcessDied            a supervised process ended; names it, with the tail of its log
+    ├── ProcessDied            a supervised process ended; names it, with the tail of its log
+    └── Interrupted            a person or the system asked the run to stop; what was done is saved
 """
 
 from __future__ import annotations
@@ -97,6 +98,10 @@ class WaitTimeout(AgentRLError):
 
 class ProcessDied(AgentRLError):
     """A supervised process ended on its own."""
+
+
+class Interrupted(AgentRLError):
+    """Asked to stop."""
 
 
 @asynccontextmanager

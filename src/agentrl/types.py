@@ -391,6 +391,8 @@ class Worker:
     waiting_for: str = ""
     deadline: float | None = None
     alive: bool = True
+    age_seconds: float = 0.0
+    """Seconds since its last heartbeat; filled by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Options of a run as dataclasses: one group per concern, one flag per field, checked before anything starts.
+"""The option groups: one dataclass per concern, one flag per field.
 
 Names are the seed's and the reference's where they exist; ``help`` of each field is what ``--help`` prints.
 """
@@ -96,7 +96,12 @@ class AsyncOptions:
 class AlgoOptions:
     """Algorithm"""
 
-    loss_calculater: str = option("GRPO", "loss", choices=("GRPO", "MINIRL"), alias="loss")
+    loss_calculater: str = option(
+        "GRPO",
+        "loss",
+        choices=("GRPO", "GSPO", "MINIRL", "CISPO", "DAPO", "DR_GRPO", "CrossEntropy"),
+        alias="loss",
+    )
     advantage_estimator: str = option(
         "leave_one_out",
         "baseline of the group",
@@ -113,6 +118,11 @@ class AlgoOptions:
     importance_weight_cap_ratio: float = option(4.0, "widens the bounds of the mask")
     out_of_date_decay: float | None = option(None, "narrows the bounds of the mask with the age of a token")
     is_cap: float | None = option(None, "upper cap of MINIRL's weight")
+    cispo_cap_low: float = option(0.0, "lower cap of CISPO's weight, an absolute ratio")
+    cispo_cap_high: float = option(5.0, "upper cap of CISPO's weight, an absolute ratio")
+    loss_constant: int = option(0, "DR_GRPO divides by it; usually max_new_tokens")
+    beta1: float | None = option(None, "gradient kept below the lower clip (CE-GPPO); default: none")
+    beta2: float | None = option(None, "gradient kept above the upper clip (CE-GPPO); default: none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +154,9 @@ class CheckpointOptions:
 
     save_steps: int = option(50, "save every so many steps; the last step is always saved")
     save_total_limit: int = option(3, "keep so many checkpoints")
-    eval_strategy: str = option("no", "no: no evaluation; steps: at start, every eval_steps, at the end", choices=("no", "steps"))
-    eval_steps: int = option(0, "evaluate every so many steps; 0: only at start and end")
+    eval_strategy: str = option(
+        "ends", "with an eval_file: ends evaluates before the first and after the last step", choices=("no", "ends")
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +169,11 @@ class EngineOptions:
     max_context: int = option(0, "tokens of context; 0: the model's own limit")
     publish_timeout: float = option(120.0, "seconds for an engine to confirm new weights")
     wait_timeout: float = option(600.0, "seconds the trainer waits for a batch before it fails and says why")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Server of `agentrl serve`"""
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(0, "port; 0 takes a free one")

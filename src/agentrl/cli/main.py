@@ -1,0 +1,69 @@
+"""The ``agentrl`` command: finds the command's module, and turns errors into one message and an exit code.
+
+Exit codes: 0 done, 1 the run failed, 2 a setting is wrong and nothing was started, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from agentrl import __version__
+from agentrl.config.parser import nearest
+from agentrl.errors import AgentRLError, ConfigError, Interrupted
+
+COMMANDS = {
+    "quickstart": ("agentrl.cli.quickstart", "train a small agent on this machine's CPU and watch it learn"),
+    "run": ("agentrl.cli.run", "start engine, tools, sampler and trainer of a CONFIG on this host"),
+    "train": ("agentrl.cli.train", "the trainer alone"),
+    "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
+    "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
+    "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
+}
+USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if arguments[0] == "--version":
+        print(f"agentrl {__version__}")
+        return 0
+    logging.basicConfig(
+        level=os.environ.get("LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        return command(arguments[0])(arguments[1:])
+    except ConfigError as error:
+        print(f"agentrl: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except Interrupted as error:
+        print(f"agentrl: {error}", file=sys.stderr)
+        return INTERRUPTED
+    except AgentRLError as error:
+        print(f"agentrl: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("agentrl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def command(name: str):
+    if name not in COMMANDS:
+        hint = nearest(name, {known: known for known in COMMANDS}).replace("--", "agentrl ")
+        raise ConfigError(f"unknown command {name!r}{hint}; agentrl --help lists them")
+    return importlib.import_module(COMMANDS[name][0]).main
+
+
+def overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: agentrl COMMAND [--config FILE] [--OPTION VALUE ...]", "", *lines, "", "agentrl COMMAND --help lists options"]
+    )

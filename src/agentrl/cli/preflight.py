@@ -1,0 +1,55 @@
+"""Everything a run can get wrong that is known before a process starts; each error names the option to change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentrl import DISTRIBUTION
+from agentrl.cli.feed import read_tasks
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.scoring import load_scorer_module, require_scorer
+from agentrl.tools.sources import parse_sources
+from agentrl.types import Task
+
+
+def check_before_start(config: RunConfig) -> tuple[list[Task], list[Task]]:
+    """Training and held-out tasks of a run whose settings can work."""
+    if not config.run.run_name:
+        raise ConfigError("a run needs a name", setting="--run_name")
+    check_model(config)
+    if not config.tasks.train_file:
+        raise ConfigError("a run needs tasks: a JSONL file with id, query, answer, scorer", setting="--train_file")
+    load_scorer_module(config.tasks.scorer_module)
+    parse_sources(config.tools.mcp_manager_url)
+    train = read_tasks(config.tasks.train_file, "--train_file")
+    held_out = read_tasks(config.tasks.eval_file, "--eval_file") if config.evaluates else []
+    check_scorers(train, config.tasks.train_file)
+    check_scorers(held_out, config.tasks.eval_file)
+    return train, held_out
+
+
+def check_model(config: RunConfig) -> None:
+    path = config.model.model_name_or_path
+    if not path:
+        raise ConfigError("a run needs a model: the folder of a Hugging Face model", setting="--model_name_or_path")
+    if not (Path(path) / "config.json").is_file():
+        raise ConfigError(f"{path} is not the folder of a model: it has no config.json", setting="--model_name_or_path")
+    if not (Path(path) / "tokenizer.json").is_file():
+        raise ConfigError(f"{path} has no tokenizer.json (a fast tokenizer)", setting="--model_name_or_path")
+
+
+def check_scorers(tasks: Sequence[Task], path: str) -> None:
+    for task in tasks:
+        try:
+            require_scorer(task.scorer)
+        except ConfigError as error:
+            raise ConfigError(f"task {task.task_id}: {error}", setting=path) from error
+
+
+def require_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"this command needs torch: pip install '{DISTRIBUTION}[train]'") from error

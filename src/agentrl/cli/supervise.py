@@ -1,0 +1,98 @@
+"""Child processes of a run: each in a group of its own, with a log; one that ends on its own fails the run by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentdock.platform import die_with_parent
+from agentrl.errors import ProcessDied
+
+TAIL_LINES = 15
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    expected_to_end: bool = False
+
+    def tail(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-TAIL_LINES:]
+        return "\n".join(f"    {line}" for line in lines) or "    (the log is empty)"
+
+
+class Supervisor:
+    """Starts ``agentrl`` commands, notices when one dies, stops them in the order asked for."""
+
+    def __init__(self, log_folder: Path, *, env: Mapping[str, str]) -> None:
+        self._log_folder = log_folder
+        self._env = dict(env)
+        self.children: dict[str, Child] = {}
+
+    def start(self, name: str, arguments: Sequence[str], *, num_threads: int, expected_to_end: bool = False) -> Child:
+        self._log_folder.mkdir(parents=True, exist_ok=True)
+        log = self._log_folder / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "agentrl", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._env, "OMP_NUM_THREADS": str(num_threads)},
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        child = Child(name=name, process=process, log=log, expected_to_end=expected_to_end)
+        self.children[name] = child
+        return child
+
+    def check(self) -> None:
+        """Raise ``ProcessDied`` with the tail of its log for a child that ended, unless it was to end and did well."""
+        for child in self.children.values():
+            code = child.process.poll()
+            if code is None or (code == 0 and child.expected_to_end):
+                continue
+            raise ProcessDied(
+                f"the {child.name} process {how_it_ended(code)}; its last lines ({child.log}):\n{child.tail()}"
+            )
+
+    def ended(self, name: str) -> bool:
+        return self.children[name].process.poll() is not None
+
+    def stop(self, names: Sequence[str], *, grace_seconds: float) -> None:
+        """Ask (SIGTERM), wait ``grace_seconds`` together, then kill what is left of each group."""
+        live = [self.children[name] for name in names if name in self.children and not self.ended(name)]
+        for child in live:
+            child.expected_to_end = True
+            child.process.terminate()
+        deadline = time.monotonic() + grace_seconds
+        for child in live:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                kill_group(child.process)
+
+    def kill_all(self) -> None:
+        for child in self.children.values():
+            kill_group(child.process)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The child leads its own group, so whatever it started ends with it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,173 @@
+"""``RunConfig``: all groups of a run, checked across groups, and the file that is enough to rerun it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from agentrl.config.groups import (
+    AlgoOptions,
+    AsyncOptions,
+    CheckpointOptions,
+    EngineOptions,
+    ModelOptions,
+    OptimOptions,
+    RolloutOptions,
+    RunOptions,
+    ServeOptions,
+    TaskOptions,
+    ToolOptions,
+)
+from agentrl.config.parser import parse_groups
+from agentrl.errors import ConfigError
+
+KNOWN_SAMPLING = {"temperature", "top_p", "top_k"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    run: RunOptions
+    model: ModelOptions
+    tasks: TaskOptions
+    rollout: RolloutOptions
+    tools: ToolOptions
+    pacing: AsyncOptions
+    algo: AlgoOptions
+    optim: OptimOptions
+    checkpoint: CheckpointOptions
+    engine: EngineOptions
+    serve: ServeOptions
+
+    @classmethod
+    def parse(cls, argv: Sequence[str], *, command: str, description: str = "") -> Self:
+        """Raise ``ConfigError`` naming the option for anything that cannot work, before anything starts."""
+        groups = {f.name: group for f, group in zip(dataclasses.fields(cls), GROUPS, strict=True)}
+        built = parse_groups(list(groups.values()), argv, command=command, description=description)
+        config = cls(**{name: built[group] for name, group in groups.items()})
+        check(config)
+        return config
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.run.output_dir) / self.run.run_name
+
+    @property
+    def store_url(self) -> str:
+        return self.run.db_connection_string or f"sqlite:///{self.folder / 'run.db'}"
+
+    @property
+    def groups_per_step(self) -> int:
+        """Records of one optimizer step, rounded up to whole groups, unless ``groups_per_step`` says so itself."""
+        records = self.optim.per_device_train_batch_size * self.optim.gradient_accumulation_steps
+        return self.optim.groups_per_step or math.ceil(records / self.rollout.num_generations)
+
+    @property
+    def algo_options(self) -> AlgoOptions:
+        """The algorithm's options with the constant of DR_GRPO resolved: ``max_new_tokens`` unless given."""
+        return dataclasses.replace(self.algo, loss_constant=self.algo.loss_constant or self.rollout.max_new_tokens)
+
+    @property
+    def max_tokens_per_microbatch(self) -> int:
+        default = self.optim.per_device_train_batch_size * self.optim.max_tokens
+        return self.optim.max_tokens_per_microbatch or default
+
+    @property
+    def max_staleness(self) -> int:
+        return 0 if self.pacing.sync_sampling else self.pacing.max_staleness
+
+    @property
+    def evaluates(self) -> bool:
+        return bool(self.tasks.eval_file) and self.checkpoint.eval_strategy != "no"
+
+    def flat(self) -> dict[str, Any]:
+        """Every option by its flag's name."""
+        groups = [getattr(self, f.name) for f in dataclasses.fields(self)]
+        return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+
+    def save(self, path: Path) -> None:
+        import yaml
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump(self.flat(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+GROUPS = (
+    RunOptions,
+    ModelOptions,
+    TaskOptions,
+    RolloutOptions,
+    ToolOptions,
+    AsyncOptions,
+    AlgoOptions,
+    OptimOptions,
+    CheckpointOptions,
+    EngineOptions,
+    ServeOptions,
+)
+
+
+def check(config: RunConfig) -> None:
+    """Refuse what cannot work, naming the option and the way out."""
+    check_ranges(config)
+    check_sampling("--preferred_sampling_params", config.rollout.preferred_sampling_params)
+    check_sampling("--eval_sampling_params", config.rollout.eval_sampling_params)
+    train = config.rollout.preferred_sampling_params
+    if train.get("top_p", 1.0) != 1.0 or train.get("top_k", 0) != 0:
+        raise ConfigError(
+            f"{config.algo.loss_calculater} compares log-probs of the whole distribution; top_p and top_k cut it and "
+            "make every ratio wrong: leave them out for training (eval_sampling_params may have them)",
+            setting="--preferred_sampling_params",
+        )
+    if train.get("temperature", 1.0) == 0.0:
+        raise ConfigError("temperature 0 gives every sibling the same episode", setting="--preferred_sampling_params")
+    records = config.optim.per_device_train_batch_size * config.optim.gradient_accumulation_steps
+    usual = OptimOptions()
+    usual_records = usual.per_device_train_batch_size * usual.gradient_accumulation_steps
+    expected = math.ceil(records / config.rollout.num_generations)
+    if config.optim.groups_per_step not in (0, expected) and records != usual_records:
+        raise ConfigError(
+            f"{config.optim.groups_per_step} disagrees with per_device_train_batch_size x gradient_accumulation_steps "
+            f"= {records} records = {expected} groups of {config.rollout.num_generations}: give one of the two",
+            setting="--groups_per_step",
+        )
+    if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
+        raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
+
+
+def check_ranges(config: RunConfig) -> None:
+    flat = config.flat()
+    for name in POSITIVE:
+        if flat[name] <= 0:
+            raise ConfigError(f"expects a number above 0, got {flat[name]}", setting=f"--{name}")
+    for name in NOT_NEGATIVE:
+        if flat[name] < 0:
+            raise ConfigError(f"expects 0 or more, got {flat[name]}", setting=f"--{name}")
+    if config.rollout.repetition_early_stop_times == 0:
+        raise ConfigError("expects -1 (never) or 1 and more", setting="--repetition_early_stop_times")
+    if config.rollout.num_generations < 2:
+        raise ConfigError("a group needs 2 or more episodes for a baseline", setting="--num_generations")
+
+
+POSITIVE = (
+    "num_train_epochs eval_generations max_turns max_new_tokens max_prompt_tokens episode_timeout max_silent_turns "
+    "target_concurrency max_attempts group_deadline scorer_timeout tool_timeout tool_result_limit learning_rate "
+    "per_device_train_batch_size gradient_accumulation_steps max_tokens save_steps engine_slots publish_timeout "
+    "wait_timeout logging_steps max_grad_norm"
+).split()
+NOT_NEGATIVE = (
+    "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "
+    "max_tokens_per_microbatch save_total_limit max_context"
+).split()
+
+
+def check_sampling(setting: str, values: dict[str, Any]) -> None:
+    unknown = sorted(set(values) - KNOWN_SAMPLING)
+    if unknown:
+        raise ConfigError(f"knows {', '.join(sorted(KNOWN_SAMPLING))}; not {', '.join(unknown)}", setting=setting)
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise ConfigError(f"{name} expects a number of 0 or more, got {value!r}", setting=setting)
