@@ -20,7 +20,7 @@ from agentrl.store import Admission, TakeRule
 from agentrl.store.sqlite import SqliteStore
 from agentrl.types import Claim, GroupVerdict, Record, RecordStatus, Split, TaskStatus, WeightVersion
 
-GROUPS = 6
+GROUPS = 10
 SLOTS = 2
 PER_STEP = 2
 PACE = Admission(groups_per_step=PER_STEP, max_staleness=1)
@@ -210,12 +210,12 @@ class World:
     async def wander(self, moves: int) -> None:
         chances = {
             self.claim: 4,
-            self.work: 14,
-            self.time_passes: 1,
-            self.take: 4,
-            self.train: 3,
-            self.release: 0.3,
-            self.restore: 0.3,
+            self.work: 30,
+            self.time_passes: 2,
+            self.take: 5,
+            self.train: 5,
+            self.release: 0.2,
+            self.restore: 0.5,
         }
         for move in self.random.choices(list(chances), list(chances.values()), k=moves):
             await move()
@@ -245,7 +245,7 @@ def play(folder: Path, seed: int) -> None:
         world = World(store, clock, seed)
         await world.start()
         try:
-            await world.wander(60)
+            await world.wander(250)
             await world.live_on()
             await world.check()
             await world.check_at_the_end()
