@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.errors import ConfigError
+from agentrl.tasks import scorers
 from agentrl.tasks.rows import Row, Rules, TaskProblem
 from agentrl.types import Task
 
-SCORERS = ("agentcpm", "asearcher", "llm_judge", "math", "exact", "numeric", "contains", "f1", "none")
 MAX_SHOWN = 20
 """Problems in the text of an error; all of them are in ``problems``."""
 BLANKS = re.compile(r"[ \t\r\n]*")
@@ -29,20 +29,17 @@ class TaskFileError(ConfigError):
         super().__init__("\n".join([*shown, *([f"... and {hidden} more problems in {path}"] if hidden else [])]))
 
 
-def needs_truth_unless_none(scorer: Any) -> bool:
-    return scorer != "none"
-
-
 def load_tasks(
     path: str | Path,
     *,
-    needs_truth: Callable[[Any], bool] = needs_truth_unless_none,
-    known_scorers: Collection[str] = SCORERS,
+    needs_truth: Callable[[Any], bool] | None = None,
+    known_scorers: Collection[str] | None = None,
 ) -> list[Task]:
     """The tasks of a file, in its order.
 
     ``needs_truth(scorer)`` says whether a row with this scorer must have an answer; ``known_scorers`` are the names a
-    row may use besides ``package.module:function`` and ``tool:NAME``. Raises ``TaskFileError`` with every problem.
+    row may use besides ``package.module:function`` and ``tool:NAME``; both default to the scorers of this process.
+    Raises ``TaskFileError`` with every problem.
     """
     file = Path(path)
     try:
@@ -50,7 +47,10 @@ def load_tasks(
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
         raise TaskFileError(file, [TaskProblem(line=None, field=None, kind="missing", message=reason)]) from None
-    rules = Rules(known_scorers=known_scorers, needs_truth=needs_truth)
+    rules = Rules(
+        known_scorers=scorers.names() if known_scorers is None else known_scorers,
+        needs_truth=needs_truth or scorers.needs_truth,
+    )
     rows: list[Row] = []
     problems: list[TaskProblem] = []
     for item in read_rows(content.removeprefix(b"\xef\xbb\xbf")):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrl.errors import ConfigError
 from agentrl.types import Task
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -39,6 +40,26 @@ class Rules:
 
     known_scorers: Collection[str]
     needs_truth: Callable[[Any], bool]
+
+    def truth_needed(self, scorer: Any) -> bool:
+        """Whether any of a row's scorers needs the answer; an unusable one is reported under its own field."""
+        try:
+            return any(self.needs_truth(name) for name in scorer_names(scorer))
+        except ConfigError:
+            return True
+
+    def refusal(self, name: str) -> str:
+        """Why a scorer cannot be used; empty if it can."""
+        if name in self.known_scorers or name.startswith("tool:"):
+            return ""
+        if not MODULE_ATTRIBUTE.match(name):
+            known = ", ".join(sorted(self.known_scorers))
+            return f"{name!r} is not one of {known}, and not of the form package.module:function"
+        try:
+            self.needs_truth(name)
+        except ConfigError as error:
+            return str(error)
+        return ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,31 +124,26 @@ class Row:
     def _answer(self, rules: Rules) -> Iterator[TaskProblem]:
         value, scorer = self.get("answer"), self.get("scorer", DEFAULT_SCORER)
         if value is None:
-            if rules.needs_truth(scorer):
+            if rules.truth_needed(scorer):
                 yield self.problem("answer", "missing", f"scorer {scorer!r} needs it: {NO_TRUTH}")
         elif not acceptable_answer(value):
             yield self.problem(
                 "answer", "wrong_type", f"an answer is text, number, boolean, or a list of those, not {kind_of(value)}"
             )
-        elif is_blank(value) and rules.needs_truth(scorer):
+        elif is_blank(value) and rules.truth_needed(scorer):
             yield self.problem("answer", "empty", f"scorer {scorer!r} needs it: {NO_TRUTH}")
 
     def _scorer(self, rules: Rules) -> Iterator[TaskProblem]:
         value = self.get("scorer")
         if value is None:
             return
-        parts = value if isinstance(value, list) else [value]
-        for part in parts:
-            name = part.get("scorer", part.get("name")) if isinstance(part, dict) else part
+        for name in scorer_names(value):
             if not isinstance(name, str):
                 yield self.problem(
-                    "scorer", "wrong_type", f"a scorer is a name, or a list of names with weights, not {kind_of(value)}"
+                    "scorer", "wrong_type", f"a scorer is a name, or a list of names, not {kind_of(name)}"
                 )
-            elif name not in rules.known_scorers and not name.startswith("tool:") and not MODULE_ATTRIBUTE.match(name):
-                known = ", ".join(sorted(rules.known_scorers))
-                yield self.problem(
-                    "scorer", "unknown", f"{name!r} is not one of {known}, and not of the form package.module:function"
-                )
+            elif refusal := rules.refusal(name):
+                yield self.problem("scorer", "unknown", refusal)
 
     def _answer_schema(self, rules: Rules) -> Iterator[TaskProblem]:
         value = self.get("answer_schema")
@@ -152,6 +168,12 @@ class Row:
 
     def problem(self, field_name: str, kind: str, message: str) -> TaskProblem:
         return TaskProblem(line=self.line, field=field_name, kind=kind, message=message)
+
+
+def scorer_names(scorer: Any) -> list[Any]:
+    """The names in a row's scorer: one, or those of a weighted list of ``{"scorer": name, "weight": w}``."""
+    parts = scorer if isinstance(scorer, list) else [scorer]
+    return [part.get("scorer", part.get("name")) if isinstance(part, dict) else part for part in parts]
 
 
 def acceptable_answer(value: Any) -> bool:
