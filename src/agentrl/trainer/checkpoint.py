@@ -15,6 +15,9 @@ import logging
 import os
 import re
 import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +64,7 @@ class Checkpoints:
         require_resumable(path)
         saved = json.loads((path / STATE / PROGRESS).read_text(encoding="utf-8"))
         self._load_tensors(path / STATE)
-        self.schedule.load_state_dict(saved["schedule"])
+        go_on_with(self.schedule, saved["schedule"])
         set_aside_later(self.folder, saved["step"])
         logger.info("restored %s: step %d, version %d", path, saved["step"], saved["version"])
         return Progress(step=saved["step"], version=saved["version"]), saved["batches"]
@@ -79,7 +82,8 @@ class Checkpoints:
         remove(partial)
         (partial / STATE).mkdir(parents=True)
         self.policy.save(partial)
-        dcp.save(self._tensors(), checkpoint_id=partial / STATE, no_dist=True)
+        with one_process():
+            dcp.save(self._tensors(), checkpoint_id=partial / STATE, no_dist=True)
         saved = {
             "step": progress.step,
             "version": progress.version,
@@ -104,14 +108,21 @@ class Checkpoints:
         return state
 
     def _load_tensors(self, folder: Path) -> None:
-        """Reads into tensors of today's shapes and names; a model of another shape is refused."""
+        """Reads into tensors of today's shapes and names; a model of another shape is refused.
+
+        Settings of the optimizer (betas, decay) stay those of today's options.
+        """
         state = self._tensors()
         try:
-            dcp.load(state, checkpoint_id=folder, no_dist=True)
+            with one_process():
+                dcp.load(state, checkpoint_id=folder, no_dist=True)
         except dcp.api.CheckpointException as error:
             raise ConfigError(f"{folder} does not fit this model and optimizer: {error}", setting=SETTING) from error
         self.policy.model.load_state_dict(state["model"])
+        settings = [{**group, "params": None} for group in self.optimizer.param_groups]
         set_optimizer_state_dict(self.policy.model, self.optimizer, state["optimizer"])
+        for group, setting in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update({name: value for name, value in setting.items() if name != "params"})
         torch.set_rng_state(state["random"]["cpu"])
         if "cuda" in state["random"]:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.policy.device)
@@ -120,6 +131,23 @@ class Checkpoints:
         limit = self.options.save_total_limit
         for _, path in complete(self.folder)[:-limit] if limit else []:
             remove(path)
+
+
+def go_on_with(schedule: LambdaLR, saved: dict[str, Any]) -> None:
+    """Stand where ``saved`` stood; the learning rates are those of today's options."""
+    schedule.load_state_dict({**saved, "base_lrs": schedule.base_lrs})
+    for group, base, factor in zip(
+        schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+    ):
+        group["lr"] = base * factor(schedule.last_epoch)
+
+
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Without the warning that there is no process group: there is one process on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
 
 
 def complete(folder: Path) -> list[tuple[int, Path]]:

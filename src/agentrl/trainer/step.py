@@ -45,7 +45,6 @@ def forward_backward(
             loss=Sum(out.loss.item()),
             trained_tokens=Sum(trained),
             unique_tokens=Sum(len(micro.token_ids_U)),
-            stopped_fraction=Mean(float(out.stopped.sum()), trained),
         )
         if entropy_T is not None:
             weight_T = torch.from_numpy(micro.weights_T != 0).to(entropy_T)
