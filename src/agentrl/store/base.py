@@ -85,9 +85,7 @@ class Store(Protocol):
         """
         ...
 
-    async def claim(
-        self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None
-    ) -> Claim | None:
+    async def claim(self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None) -> Claim | None:
         """Lease the next group to ``worker``: splits in the order given, lowest ``seq`` first.
 
         A group is free when it is ``created``, or ``running`` under a worker whose heartbeat is older than the lease.
