@@ -135,7 +135,7 @@ class MCPSampler:
 async def stream_ended(store: Store) -> bool:
     """No task will come any more, and none is left to play."""
     for split in (Split.TRAIN, Split.EVAL):
-        if not await store.get_state(f"end_of_stream/{split}"):
+        if not await store.stream_ended(split):
             return False
     unfinished = [await store.count("task", status=status) for status in (TaskStatus.CREATED, TaskStatus.RUNNING)]
     return not any(unfinished)

@@ -151,6 +151,10 @@ class Store(Protocol):
         """No further tasks of this split will be pushed."""
         ...
 
+    async def stream_ended(self, split: Split) -> bool:
+        """Whether ``end_stream`` was called and no task was pushed since."""
+        ...
+
     async def find(self, kind: str, **where: Any) -> list[Any]:
         """Documents of ``kind`` (``task``, ``record``, ``turn``, ``row``, ``version``) whose fields equal ``where``,
         in id order of creation; ``task`` in ``seq`` order."""
