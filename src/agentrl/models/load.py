@@ -92,7 +92,7 @@ def load_policy(path: str | Path, options: ModelOptions) -> Policy:
     device = choose_device(options)
     config = read_config(source, options)
     register()
-    model, info = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         source,
         # Models made from one config object share its attention name.
         config=copy.deepcopy(config),
@@ -102,13 +102,14 @@ def load_policy(path: str | Path, options: ModelOptions) -> Policy:
         output_loading_info=True,
         local_files_only=True,
     )
+    model, info = loaded
     require_all_weights(source, info)
     policy = Policy(model=model.to(device), source=source)
     require_plain_head(policy)
     without_dropout(model)
     require_tree_attention(policy)
     if options.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute_activations(model)
     model.train()
     return policy
 
@@ -182,6 +183,12 @@ def without_dropout(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+
+
+def recompute_activations(model: PreTrainedModel) -> None:
+    """transformers renamed the method within the versions that are allowed."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Checkpoints: ``checkpoint-N/`` is a model folder as it lies, its ``state/`` what training needs to go on, bit for bit.
+"""Checkpoints: ``checkpoint-N/`` is a model folder as it lies; its ``state/`` is what training needs to go on.
 
     checkpoint-40/
     ├── config.json, model.safetensors, tokenizer.json ...    from_pretrained and engines load these
@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.optim.lr_scheduler import LambdaLR
 
 from agentrl.config import CheckpointOptions
@@ -63,17 +65,19 @@ class Checkpoints:
             return None
         require_resumable(path)
         saved = json.loads((path / STATE / PROGRESS).read_text(encoding="utf-8"))
+        require_same_shapes(path, saved["shapes"], shapes(self.policy))
         self._load_tensors(path / STATE)
         go_on_with(self.schedule, saved["schedule"])
         set_aside_later(self.folder, saved["step"])
         logger.info("restored %s: step %d, version %d", path, saved["step"], saved["version"])
         return Progress(step=saved["step"], version=saved["version"]), saved["batches"]
 
-    def save_if_due(self, progress: Progress, batches: dict[str, Any]) -> bool:
-        due = progress.step % self.options.save_steps == 0
-        if due:
-            self.save(progress, batches)
-        return due
+    def save_if_due(self, progress: Progress, batches: dict[str, Any]) -> int | None:
+        """The step saved, None when none was due."""
+        if progress.step % self.options.save_steps:
+            return None
+        self.save(progress, batches)
+        return progress.step
 
     def save(self, progress: Progress, batches: dict[str, Any]) -> Path:
         """Write ``checkpoint-STEP``, then delete the oldest beyond ``save_total_limit`` (0 keeps all)."""
@@ -83,12 +87,13 @@ class Checkpoints:
         (partial / STATE).mkdir(parents=True)
         self.policy.save(partial)
         with one_process():
-            dcp.save(self._tensors(), checkpoint_id=partial / STATE, no_dist=True)
+            save_tensors(self._tensors(), checkpoint_id=partial / STATE, no_dist=True)
         saved = {
             "step": progress.step,
             "version": progress.version,
             "schedule": self.schedule.state_dict(),
             "batches": batches,
+            "shapes": shapes(self.policy),
         }
         (partial / STATE / PROGRESS).write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
         (partial / COMPLETE).write_text(f"{progress.step}\n", encoding="utf-8")
@@ -108,16 +113,13 @@ class Checkpoints:
         return state
 
     def _load_tensors(self, folder: Path) -> None:
-        """Reads into tensors of today's shapes and names; a model of another shape is refused.
-
-        Settings of the optimizer (betas, decay) stay those of today's options.
-        """
+        """Settings of the optimizer (betas, decay) stay those of today's options."""
         state = self._tensors()
         try:
             with one_process():
-                dcp.load(state, checkpoint_id=folder, no_dist=True)
-        except dcp.api.CheckpointException as error:
-            raise ConfigError(f"{folder} does not fit this model and optimizer: {error}", setting=SETTING) from error
+                load_tensors(state, checkpoint_id=folder, no_dist=True)
+        except CheckpointException as error:
+            raise ConfigError(f"{folder} cannot be read: {error}", setting=SETTING) from error
         self.policy.model.load_state_dict(state["model"])
         settings = [{**group, "params": None} for group in self.optimizer.param_groups]
         set_optimizer_state_dict(self.policy.model, self.optimizer, state["optimizer"])
@@ -131,6 +133,20 @@ class Checkpoints:
         limit = self.options.save_total_limit
         for _, path in complete(self.folder)[:-limit] if limit else []:
             remove(path)
+
+
+def shapes(policy: Policy) -> dict[str, list[int]]:
+    return {name: list(parameter.shape) for name, parameter in policy.model.named_parameters()}
+
+
+def require_same_shapes(path: Path, saved: dict[str, list[int]], ours: dict[str, list[int]]) -> None:
+    """Tensors that one side lacks would be passed over when the state is read."""
+    names = sorted(name for name in {*saved, *ours} if saved.get(name) != ours.get(name))
+    if names:
+        differences = "; ".join(
+            f"{name} {saved.get(name, 'missing')}, here {ours.get(name, 'missing')}" for name in names[:3]
+        )
+        raise ConfigError(f"{path} is of another model: {differences} ({len(names)} parameters)", setting=SETTING)
 
 
 def go_on_with(schedule: LambdaLR, saved: dict[str, Any]) -> None:
@@ -170,8 +186,8 @@ def require_resumable(path: Path) -> None:
         raise ConfigError(f"{path} is not a checkpoint folder (give auto for the newest)", setting=SETTING)
     if not (path / STATE / PROGRESS).is_file():
         raise ConfigError(
-            f"{path} has weights but no {STATE}/ (it was saved without one), so training cannot go on from it: to start "
-            f"a new run from these weights use --model_name_or_path {path}",
+            f"{path} has no {STATE}/ (only the model was saved), so training cannot go on from it: to start a new run "
+            f"from its weights use --model_name_or_path {path}",
             setting=SETTING,
         )
     if not (path / COMPLETE).is_file():
