@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -24,11 +24,15 @@ TERM_GRACE_SECONDS = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class Pipes:
-    """The two streams a client session speaks through, and ``ended``: why the process is gone, once it is."""
+    """The two streams a client session speaks through, and ``ended``: why the process is gone, once it is.
+
+    ``kill(reason)`` ends the whole group at once, for that reason.
+    """
 
     incoming: MemoryObjectReceiveStream[SessionMessage | Exception]
     outgoing: MemoryObjectSendStream[SessionMessage]
     ended: asyncio.Future[str]
+    kill: Callable[[str], None]
     pid: int
 
 
@@ -74,6 +78,11 @@ class _Child(asyncio.SubprocessProtocol):
             self._end(reason)
         else:
             self._loop.call_later(DRAIN_SECONDS, self._end, reason)
+
+    def kill(self, reason: str) -> None:
+        assert self.transport is not None
+        self._end(reason)
+        signal_group(self.transport.get_pid(), force=True)
 
     def _message(self, line: bytes) -> None:
         from mcp.shared.message import SessionMessage
@@ -128,7 +137,7 @@ async def stdio_pipes(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterato
     writer = asyncio.create_task(_write(outbox, stdin), name=f"{spec.name}: stdin")
     graceful = False
     try:
-        yield Pipes(incoming=incoming, outgoing=outgoing, ended=child.ended, pid=pid)
+        yield Pipes(incoming=incoming, outgoing=outgoing, ended=child.ended, kill=child.kill, pid=pid)
         graceful = True
     finally:
         try:

@@ -23,7 +23,6 @@ from agentdock.calls import (
     call_outcome,
     tool_info,
 )
-from agentdock.reaping import signal_group
 from agentdock.spec import MissingVariable, ServerSpec
 from agentdock.stdio import Pipes, stdio_pipes
 
@@ -85,6 +84,7 @@ class Upstream:
         self._policy = policy or RestartPolicy()
         self._on_failed = on_failed
         self._link: _Link | None = None
+        self._greeting: Pipes | None = None
         self._owner: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -104,6 +104,7 @@ class Upstream:
             self._stopping.clear()
             self._set_state(ServerState.STARTING)
             self._owner = asyncio.create_task(self._own(), name=f"tool server {self.name}")
+            self._owner.add_done_callback(self._note_owner_end)
         while self.state is ServerState.STARTING:
             await self._changed.wait()
         if self.state is not ServerState.READY:
@@ -114,6 +115,8 @@ class Upstream:
         self._stopping.set()
         for check in self._checks:
             check.cancel()
+        if self._greeting is not None:
+            self._greeting.kill("was stopped while it started")
         if self._owner is not None:
             await self._owner
             self._owner = None
@@ -212,6 +215,13 @@ class Upstream:
             self._set_state(ServerState.RESTARTING)
             await self._pause(self._policy.backoff_seconds(self.restarts))
 
+    def _note_owner_end(self, owner: asyncio.Task[None]) -> None:
+        """A cancelled or broken owner must not leave callers waiting."""
+        if owner.cancelled():
+            self._set_state(ServerState.STOPPED)
+        elif owner.exception() is not None:
+            self._give_up(f"supervision of tool server {self.name!r} broke: {owner.exception()!r}", started=True)
+
     def _give_up(self, reason: str, started: bool) -> None:
         if started:
             count = f"{self.restarts} restarts without answering a call in between"
@@ -247,7 +257,9 @@ class Upstream:
         async with AsyncExitStack() as stack:
             pipes = await stack.enter_async_context(stdio_pipes(spec, log))
             session = await stack.enter_async_context(ClientSession(pipes.incoming, pipes.outgoing))
+            self._greeting = pipes
             problem = await self._greet(session, spec.start_timeout_seconds)
+            self._greeting = None
             if problem:
                 return pipes.ended.result() if pipes.ended.done() else problem
             await self._serve(_Link(session, pipes, asyncio.get_running_loop().time()))
@@ -302,8 +314,7 @@ class Upstream:
             await link.session.send_request(ListToolsRequest(), ListToolsResult, request_read_timeout_seconds=limit)
         except MCPError as error:
             if error.error.code == REQUEST_TIMEOUT and not link.pipes.ended.done():
-                logger.warning("tool server %r gives no sign of life within %g s: killed", self.name, limit)
-                signal_group(link.pipes.pid, force=True)
+                link.pipes.kill(f"gave no sign of life for {limit:g} s and was killed")
 
     def _open_log(self) -> IO[bytes]:
         if self._log_path is None:

@@ -195,7 +195,9 @@ async def _exited(process: asyncio.subprocess.Process, seconds: float) -> bool:
 
 def _shown(name: str, kept: bytes, total: int) -> str:
     text = kept.decode(errors="replace")
-    return text if total == len(kept) else f"{text}\n[{name} truncated: the first {len(kept)} of {total} bytes are shown]"
+    return (
+        text if total == len(kept) else f"{text}\n[{name} truncated: the first {len(kept)} of {total} bytes are shown]"
+    )
 
 
 def _stopped(in_time: bool, exit_code: int, limits: Limits) -> str:

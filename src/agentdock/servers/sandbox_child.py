@@ -17,13 +17,13 @@ CAP_DAC_READ_SEARCH = 1 << 2
 
 
 def take_limits(limits: dict[str, int]) -> None:
-    cpu = limits["cpu_seconds"]
+    cpu, file_bytes, processes = limits["cpu_seconds"], limits["file_bytes"], limits["processes"]
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limits["file_bytes"],) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (limits["processes"],) * 2)
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"],) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], limits["memory_bytes"]))
 
 
 def become(uid: int) -> None:

@@ -14,7 +14,7 @@ MAX_ROUNDS = 100
 
 
 def kill_leftovers(uid: int | None, marker: str) -> None:
-    """Kill all processes of ``uid``, or without one those that carry ``marker`` in their environment, until none is left.
+    """Kill all processes of ``uid``, or without one those whose environment carries ``marker``, until none is left.
 
     A process that starts another program with an environment of its own escapes the marker, not the uid.
     """

@@ -8,15 +8,10 @@ from agentrl.algo.filters import GroupMember, judge_group, turn_advantages
 from agentrl.algo.reduction import reduction_of, reduction_weights
 
 if TYPE_CHECKING:
-    from agentrl.algo.losses import (
-        Loss,
-        LossInputs,
-        LossOutput,
-        MissingLogprobs,
-        build_loss,
-        effective_sample_size,
-        evaluate_loss,
-    )
+    from agentrl.algo.diagnostics import effective_sample_size
+    from agentrl.algo.evaluate import evaluate_loss
+    from agentrl.algo.losses import Loss, MissingLogprobs, build_loss
+    from agentrl.algo.tensors import LossInputs, LossOutput
 
 __all__ = [
     "AdvantageEstimate",
@@ -35,20 +30,18 @@ __all__ = [
     "turn_advantages",
 ]
 
-_NEEDS_TORCH = frozenset(
-    {
-        "Loss",
-        "LossInputs",
-        "LossOutput",
-        "MissingLogprobs",
-        "build_loss",
-        "effective_sample_size",
-        "evaluate_loss",
-    }
-)
+_NEEDS_TORCH = {
+    "Loss": "losses",
+    "LossInputs": "tensors",
+    "LossOutput": "tensors",
+    "MissingLogprobs": "losses",
+    "build_loss": "losses",
+    "effective_sample_size": "diagnostics",
+    "evaluate_loss": "evaluate",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _NEEDS_TORCH:
-        return getattr(import_module("agentrl.algo.losses"), name)
+        return getattr(import_module(f"agentrl.algo.{_NEEDS_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -39,7 +39,8 @@ def estimate_advantages(rewards: Sequence[float | None], *, estimator: str, eps:
     usable = len(valid) >= 2
     zero_variance = bool(valid) and min(valid) == max(valid)
     if usable and not zero_variance:
-        values = iter(ESTIMATORS[estimator](valid, eps))
+        lowest = min(valid)  # advantages do not change with an offset, but a large one would cost their digits
+        values = iter(ESTIMATORS[estimator]([r - lowest for r in valid], eps))
     else:
         values = iter([0.0] * len(valid))
     return AdvantageEstimate(

@@ -8,49 +8,24 @@ exp(log pi - base), where base is the proximal log-prob if there is one, else lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.algo.reduction import reduction_weights
+from agentrl.algo.diagnostics import loss_metrics
+from agentrl.algo.reduction import reduction_of
+from agentrl.algo.tensors import LossInputs, LossOutput
 from agentrl.config import AlgoOptions
 from agentrl.errors import AgentRLError, ConfigError
-from agentrl.telemetry import Max, Mean, Metric
+
+MAX_LOG_RATIO = 20.0
+"""A ratio beyond e^20 overflows single precision soon after, and 0 * inf is NaN in the backward pass of a clip."""
 
 
 class MissingLogprobs(AgentRLError):
     """A ratio needs the log-prob at which a token was sampled, and it is not there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossInputs:
-    """Flat tensors [T]. ``segments``: index of the sequence a token belongs to, for sequence ratios.
-
-    ``age``: optimizer steps between the weights that sampled the token and the trainer's. ``weights`` 0 marks padding.
-    """
-
-    logprobs: Tensor
-    behavior_logprobs: Tensor | None
-    advantages: Tensor
-    weights: Tensor
-    segments: Tensor
-    age: Tensor
-    proximal_logprobs: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossOutput:
-    """``loss`` is the scalar to call ``backward`` on, ``token_loss`` [T] comes before weights, ``stopped`` [T] marks
-    trained tokens that a clip or a bound keeps from having a gradient."""
-
-    loss: Tensor
-    token_loss: Tensor
-    stopped: Tensor
-    metrics: Mapping[str, Metric]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +56,7 @@ class LossSettings:
         return 1.0 + self.epsilon + self.epsilon_higher
 
 
-TokenLoss = Callable[["LossInputs", "LossSettings"], tuple[Tensor, Tensor]]
+TokenLoss = Callable[[LossInputs, LossSettings], tuple[Tensor, Tensor]]
 """(inputs, settings) -> (token_loss [T], stopped [T])."""
 
 
@@ -114,22 +89,22 @@ class Loss:
 
 def clipped(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """-min(r A, clip(r, low, high) A): GRPO (arXiv 2402.03300), Dr. GRPO (2503.20783), DAPO (2503.14476)."""
-    ratio = torch.exp(inputs.logprobs - base_logprobs(inputs))
-    return clipped_surrogate(ratio, inputs, settings)
+    log_ratio = log_ratios(inputs)
+    token_loss, stopped = clipped_surrogate(torch.exp(log_ratio), inputs, settings)
+    return token_loss, stopped | ((log_ratio >= MAX_LOG_RATIO) & (inputs.advantages != 0))
 
 
 def sequence_clipped(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """GSPO (arXiv 2507.18071, GSPO-token): as ``clipped`` with s_t = sg(s) exp(log pi - sg(log pi)),
     s = exp(mean over the segment of log pi - base)."""
-    log_ratio = (inputs.logprobs - base_logprobs(inputs)).detach()
-    sequence_ratio = torch.exp(segment_means(log_ratio, inputs.segments))
+    sequence_ratio = torch.exp(segment_means(log_ratios(inputs).detach(), inputs.segments))
     ratio = sequence_ratio * torch.exp(inputs.logprobs - inputs.logprobs.detach())
     return clipped_surrogate(ratio, inputs, settings)
 
 
 def capped_weight(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     """CISPO (MiniMax-M1, arXiv 2506.13585): -sg(clip(r, cap_low, cap_high)) A log pi; every token keeps a gradient."""
-    ratio = torch.exp(inputs.logprobs.detach() - base_logprobs(inputs))
+    ratio = torch.exp(log_ratios(inputs).detach())
     weight = ratio.clamp(settings.cap_low, settings.cap_high)
     nothing = torch.zeros_like(ratio, dtype=torch.bool)
     return bounded(-weight * inputs.advantages * inputs.logprobs, nothing, ratio, inputs, settings)
@@ -143,11 +118,10 @@ def masked_weight(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, T
     """
     behavior = inputs.behavior_logprobs
     assert behavior is not None, "checked by the caller"
-    current = inputs.logprobs.detach()
-    weight = torch.exp(current - behavior)
+    ratio = torch.exp(log_ratios(inputs).detach())
+    weight = torch.exp((inputs.logprobs.detach() - behavior).clamp(max=MAX_LOG_RATIO))
     if settings.is_cap is not None:
         weight = weight.clamp(max=settings.is_cap)
-    ratio = torch.exp(current - base_logprobs(inputs))
     stopped = torch.zeros_like(ratio, dtype=torch.bool)
     if inputs.proximal_logprobs is not None:
         stopped = outside(ratio, inputs.advantages, settings.low, settings.high)
@@ -172,10 +146,11 @@ LOSSES: dict[str, TokenLoss] = {
 
 
 def build_loss(options: AlgoOptions) -> Loss:
-    """The loss that the options select, with the ratio pi/mu."""
+    """The loss that the options select, with the ratio pi/mu. Raise ``ConfigError`` for options that contradict it."""
     name = options.loss_calculater
     if name not in LOSSES:
         raise ConfigError(f"unknown loss {name!r}; one of {', '.join(LOSSES)}", setting="loss_calculater")
+    reduction_of(options)
     mask = options.out_of_bound_mask if options.out_of_bound_mask is not None else name == "MINIRL"
     settings = LossSettings(
         epsilon=options.epsilon,
@@ -196,10 +171,11 @@ def build_loss(options: AlgoOptions) -> Loss:
 # --- Parts -------------------------------------------------------------------------------------------------------
 
 
-def base_logprobs(inputs: LossInputs) -> Tensor:
+def log_ratios(inputs: LossInputs) -> Tensor:
+    """log pi - base, cut at ``MAX_LOG_RATIO``: beyond it a ratio has no gradient."""
     base = inputs.proximal_logprobs if inputs.proximal_logprobs is not None else inputs.behavior_logprobs
     assert base is not None, "checked by the caller"
-    return base
+    return (inputs.logprobs - base).clamp(max=MAX_LOG_RATIO)
 
 
 def require_base_logprobs(name: str, inputs: LossInputs) -> None:
@@ -225,6 +201,7 @@ def outside(ratio: Tensor, advantages: Tensor, low: float | Tensor, high: float 
 def clipped_surrogate(ratio: Tensor, inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Tensor]:
     advantages = inputs.advantages
     token_loss = -torch.minimum(ratio * advantages, ratio.clamp(settings.low, settings.high) * advantages)
+    one = torch.exp(inputs.logprobs - inputs.logprobs.detach())
     fixed = ratio.detach()
     stopped = outside(fixed, advantages, settings.low, settings.high)
     for beta, limit, beyond in (
@@ -232,7 +209,7 @@ def clipped_surrogate(ratio: Tensor, inputs: LossInputs, settings: LossSettings)
         (settings.beta2, settings.high, (advantages > 0) & (fixed > settings.high)),
     ):
         if beta is not None:
-            token_loss = torch.where(beyond, -beta * limit / fixed * ratio * advantages, token_loss)
+            token_loss = torch.where(beyond, -beta * limit * one * advantages, token_loss)
             stopped = stopped & ~beyond
     return bounded(token_loss, stopped, fixed, inputs, settings)
 
@@ -266,117 +243,3 @@ def segment_means(values: Tensor, segments: Tensor) -> Tensor:
     sums = values.new_zeros(num_segments).index_add_(0, segments, values)
     counts = values.new_zeros(num_segments).index_add_(0, segments, torch.ones_like(values))
     return (sums / counts.clamp(min=1))[segments]
-
-
-# --- Diagnostics -------------------------------------------------------------------------------------------------
-
-
-def loss_metrics(inputs: LossInputs, stopped: Tensor) -> dict[str, Metric]:
-    """Token-weighted diagnostics over the tokens with a weight; ``ess`` needs the sums: see ``effective_sample_size``.
-
-    ``kl/k1`` and ``kl/k3`` estimate KL(mu, pi): E[log mu - log pi] and E[w - 1 - log w], w = pi/mu.
-    """
-    trained = inputs.weights != 0
-    num_tokens = trained.sum()
-    positive = inputs.advantages > 0
-    quantities = [num_tokens, (stopped & trained & positive).sum(), (stopped & trained & ~positive).sum()]
-    log_weight = None
-    if inputs.behavior_logprobs is not None and inputs.logprobs.numel():
-        log_weight = torch.where(trained, (inputs.logprobs - inputs.behavior_logprobs).detach(), 0.0).double()
-        weight = torch.where(trained, torch.exp(log_weight), 0.0)
-        k3 = torch.where(trained, weight - 1 - log_weight, 0.0)
-        quantities += [weight.max(), weight.sum(), (weight * weight).sum(), -log_weight.sum(), k3.sum()]
-    count, high, low, *ratios = torch.stack([quantity.double() for quantity in quantities]).tolist()
-    metrics: dict[str, Metric] = {
-        "clip/high_fraction": Mean(high, count),
-        "clip/low_fraction": Mean(low, count),
-        "clip/stopped_fraction": Mean(high + low, count),
-    }
-    if log_weight is not None and count and np.isfinite(ratios).all():
-        largest, total, squares, k1, k3_total = ratios
-        metrics |= {
-            "ratio/max": Max(largest),
-            "ratio/mean": Mean(total, count),
-            "ratio/square_mean": Mean(squares, count),
-            "kl/k1": Mean(k1, count),
-            "kl/k3": Mean(k3_total, count),
-        }
-    return metrics
-
-
-def effective_sample_size(results: Mapping[str, float]) -> float | None:
-    """(sum w)^2 / (n sum w^2) in (0, 1] from reduced metrics; None when no ratio was measured."""
-    mean, square_mean = results.get("ratio/mean"), results.get("ratio/square_mean")
-    return mean * mean / square_mean if mean is not None and square_mean else None
-
-
-# --- Plain lists -------------------------------------------------------------------------------------------------
-
-CASE_NAMES = {
-    "grpo": "GRPO",
-    "dr_grpo": "DR_GRPO",
-    "dapo": "DAPO",
-    "gspo": "GSPO",
-    "cispo": "CISPO",
-    "minirl": "MINIRL",
-    "minirl_reference": "MINIRL",
-    "cross_entropy": "CrossEntropy",
-}
-
-
-def evaluate_loss(
-    name: str, sequences: Sequence[Mapping[str, Sequence[float]]], *, options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Run a loss on ragged plain lists in float64; names and options as in ``tests/cases/losses.json``.
-
-    Returns ``loss`` (number) and ``token_loss``, ``stopped``, ``grad`` (d loss / d logprobs) as lists per sequence.
-    """
-    loss = Loss(name=name, token_loss=LOSSES[CASE_NAMES.get(name, name)], settings=case_settings(name, options))
-    places = [(b, t) for b, sequence in enumerate(sequences) for t, m in enumerate(sequence["mask"]) if m]
-
-    def flat(key: str) -> Tensor | None:
-        if any(key not in sequence for sequence in sequences):
-            return None
-        return torch.tensor([sequences[b][key][t] for b, t in places], dtype=torch.float64)
-
-    segments = np.array([b for b, _ in places], dtype=np.int64)
-    weights = reduction_weights(
-        segments, num_sequences=len(sequences), reduction=options["reduction"], constant=options.get("constant")
-    )
-    logprobs, advantages, sampled_at = flat("logprobs"), flat("advantages"), flat("sampled_at_step")
-    assert logprobs is not None, "every sequence has logprobs"
-    assert advantages is not None, "every sequence has advantages"
-    proximal = None if name == "minirl_reference" else flat("old_logprobs")
-    behavior = flat("behavior_logprobs")
-    logprobs.requires_grad_(True)
-    out = loss(
-        LossInputs(
-            logprobs=logprobs,
-            behavior_logprobs=proximal if behavior is None else behavior,
-            proximal_logprobs=proximal,
-            advantages=advantages,
-            weights=torch.from_numpy(weights),
-            segments=torch.from_numpy(segments),
-            age=torch.zeros(len(places)) if sampled_at is None else options["current_step"] - sampled_at,
-        )
-    )
-    out.loss.backward()
-    assert logprobs.grad is not None, "backward reached the log-probs"
-
-    def ragged(values: Tensor, empty: Any) -> list[list[Any]]:
-        rows: list[list[Any]] = [[empty] * len(sequence["mask"]) for sequence in sequences]
-        for (b, t), value in zip(places, values.tolist(), strict=True):
-            rows[b][t] = value
-        return rows
-
-    return {
-        "token_loss": ragged(out.token_loss.detach(), 0.0),
-        "stopped": ragged(out.stopped, False),
-        "loss": float(out.loss.detach()),
-        "grad": ragged(logprobs.grad, 0.0),
-    }
-
-
-def case_settings(name: str, options: Mapping[str, Any]) -> LossSettings:
-    known = {key: options[key] for key in LossSettings.__dataclass_fields__ if key in options}
-    return LossSettings(**{"out_of_bound_mask": name == "minirl_reference", **known})

@@ -133,7 +133,7 @@ def trained_path(
     depth = np.concatenate([sampled - row.turns[turn].start + starts[turn] for turn, sampled in trained])
     repeats = [len(sampled) for _, sampled in trained]
     spans = [row.turns[turn] for turn, _ in trained]
-    pure = [len(np.unique(arrays.versions[sampled])) == 1 for _, sampled in trained]
+    pure = [is_pure(arrays, span) for span in spans]
     return TrainedPath(
         row=index,
         token_ids_L=arrays.token_ids[context(row.turns, trained[-1][0])][: depth[-1]],
@@ -145,6 +145,12 @@ def trained_path(
         temperature_P=np.repeat([span.temperature for span in spans], repeats),
         pure_P=np.repeat(pure, repeats),
     )
+
+
+def is_pure(arrays: RowArrays, span: TurnSpan) -> bool:
+    """Whether one version sampled the whole turn."""
+    versions = arrays.versions[span.start : span.end][arrays.mask[span.start : span.end] == MaskCause.SAMPLED]
+    return bool((versions == versions[0]).all())
 
 
 def context(turns: Sequence[TurnSpan], turn: int) -> NDArray[np.int64]:

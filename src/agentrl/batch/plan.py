@@ -1,4 +1,4 @@
-"""The rows of one optimizer step to packed micro-batches: shared prefixes, a token budget, weights of the whole step."""
+"""The rows of one optimizer step to packed micro-batches: shared prefixes, a token budget, weights of the step."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def pieces(paths: Sequence[TrainedPath], families: Sequence[int], budget: int) -
         if shared == 0 or size + length - shared > budget:
             result.append((length, [index]))
         else:
-            result[-1] = (size + length - shared, [*piece, index])
+            piece.append(index)
+            result[-1] = (size + length - shared, piece)
     return result
 
 
@@ -197,6 +198,7 @@ def plan_metrics(
     metrics: dict[str, Metric] = {
         "batch/rows": Sum(len(rows)),
         "batch/microbatches": Sum(len(microbatches)),
+        "batch/over_budget": Sum(sum(len(micro.token_ids_U) > budget for micro in microbatches)),
         "batch/unique_tokens": Sum(unique),
         "batch/row_tokens": Sum(unfolded),
         "batch/trained_tokens": Sum(sum(len(path.targets_P) for path in paths)),

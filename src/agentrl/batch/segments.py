@@ -25,8 +25,8 @@ class SampleError(AgentRLError):
 class Segment:
     """One growing context. All lists have one entry per token and are not shifted.
 
-    ``behavior_logprobs`` and ``weight_versions`` are None on tokens that nobody sampled; ``turns`` are the indices of the
-    model calls whose tokens this segment trains.
+    ``behavior_logprobs`` and ``weight_versions`` are None on tokens that nobody sampled; ``turns`` are the indices of
+    the model calls whose tokens this segment trains.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Segment:
 
 
 def segment_events(events: Sequence[Mapping[str, Any]]) -> list[Segment]:
-    """One segment from stretches of tokens in order: ``token_ids``, ``sampled``, ``logprobs``, ``train`` (default true).
+    """One segment from stretches of tokens in order: ``token_ids``, ``sampled``, ``logprobs``, ``train`` (or true).
 
     Raise ``SampleError`` when a sampled stretch lacks a finite log-prob for each token.
     """

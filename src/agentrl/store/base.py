@@ -20,6 +20,7 @@ from agentrl.types import (
     GroupVerdict,
     InferenceService,
     Record,
+    RowStatus,
     Split,
     Task,
     WeightVersion,
@@ -155,11 +156,16 @@ class Store(Protocol):
         """Whether ``end_stream`` was called and no task was pushed since."""
         ...
 
-    async def find(self, kind: str, **where: Any) -> list[Any]:
-        """Documents of ``kind`` (``task``, ``record``, ``turn``, ``row``, ``version``) whose fields equal ``where``,
-        in id order of creation; ``task`` in ``seq`` order."""
+    async def find(self, kind: str, /, **where: Any) -> list[Any]:
+        """Documents of ``kind`` (``task``, ``record``, ``turn``, ``row``, ``version``, ``worker``, ``service``) whose
+        fields equal ``where``, in order of creation; ``task`` in ``seq`` order. A row is also found by its ``status``,
+        ``step`` and ``reason``, which ``row_states`` shows."""
         ...
 
-    async def count(self, kind: str, **where: Any) -> int: ...
+    async def count(self, kind: str, /, **where: Any) -> int: ...
+
+    async def row_states(self, task: str | None = None) -> list[tuple[str, RowStatus, int | None, str]]:
+        """(row id, status, step, reason) of every row of ``task``, or of the run, in order of creation."""
+        ...
 
     async def verdict(self, task: str) -> GroupVerdict | None: ...

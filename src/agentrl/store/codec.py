@@ -251,6 +251,8 @@ def check_verdict(verdict: GroupVerdict, rows: Sequence[DBRecordData], task: Tas
         raise StoreError(f"{task.id} is of split {task.split}; only groups of the train split have rows")
     if verdict.status is TaskStatus.ABANDONED:
         raise StoreError(f"{task.id} is abandoned ({verdict.reason}) and cannot have {len(rows)} rows")
+    if len({row.id for row in rows}) < len(rows):
+        raise StoreError(f"{task.id}: two rows of one record among {[row.id for row in rows]}")
     for row in rows:
         check_row(row, task)
         if not isinstance(verdict.slots.get(row.slot), (int, float)):

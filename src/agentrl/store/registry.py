@@ -80,19 +80,19 @@ def next_version(db: sqlite3.Connection, run: str) -> int:
     return db.execute("SELECT coalesce(max(version) + 1, 0) FROM version WHERE run = ?", (run,)).fetchone()[0]
 
 
-def note_claimer(db: sqlite3.Connection, run: str, worker: str, host: str, pid: int, now: float) -> None:
+def note_claimer(db: sqlite3.Connection, run: str, worker: str, now: float) -> None:
     """A claim proves that its worker lives; one that never sent a heartbeat is registered by it."""
     db.execute(
         """INSERT INTO worker (run, id, kind, host, pid, heartbeat, created_at, updated_at)
-        VALUES (?, ?, '', ?, ?, ?, ?, ?)
+        VALUES (?, ?, '', '', 0, ?, ?, ?)
         ON CONFLICT (run, id) DO UPDATE SET heartbeat = excluded.heartbeat, updated_at = excluded.updated_at""",
-        (run, worker, host, pid, now, now, now),
+        (run, worker, now, now, now),
     )
 
 
 def heartbeat(db: sqlite3.Connection, run: str, worker: Worker, now: float) -> None:
     former = db.execute("SELECT host, pid FROM worker WHERE run = ? AND id = ?", (run, worker.id)).fetchone()
-    if former is not None and tuple(former) != (worker.host, worker.pid):
+    if former is not None and former["pid"] != 0 and tuple(former) != (worker.host, worker.pid):
         disown(db, run, worker.id, now)
     db.execute(
         """INSERT INTO worker (run, id, kind, host, pid, waiting_for, deadline, heartbeat, created_at, updated_at)
@@ -118,7 +118,8 @@ def leave(db: sqlite3.Connection, run: str, worker: str, now: float) -> None:
 
 def expire_dead_workers(db: sqlite3.Connection, run: str, host: str, now: float, lease: float) -> list[str]:
     live = db.execute(
-        "SELECT id, pid FROM worker WHERE run = ? AND host = ? AND heartbeat > ? ORDER BY n", (run, host, now - lease)
+        "SELECT id, pid FROM worker WHERE run = ? AND host = ? AND pid <> 0 AND heartbeat > ? ORDER BY n",
+        (run, host, now - lease),
     ).fetchall()
     dead = [id for id, pid in live if not process_lives(pid)]
     for id in dead:

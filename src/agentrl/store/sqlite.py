@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +88,7 @@ class SqliteStore:
     async def claim(self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None) -> Claim | None:
         def statement(db: sqlite3.Connection) -> Claim | None:
             now = self._clock()
-            registry.note_claimer(db, self.run, worker, socket.gethostname(), os.getpid(), now)
+            registry.note_claimer(db, self.run, worker, now)
             found = leases.claim(
                 db,
                 run=self.run,
@@ -226,7 +224,7 @@ class SqliteStore:
 
     # --- Looking -----------------------------------------------------------------------------------------------------
 
-    async def find(self, kind: str, **where: Any) -> list[Any]:
+    async def find(self, kind: str, /, **where: Any) -> list[Any]:
         found = documents.kind(kind)
         in_sql, by_value = documents.split_filters(found, where)
         query = f"SELECT * FROM {found.table} WHERE run = :run_name{documents.condition(in_sql)} ORDER BY {found.order}"
@@ -238,7 +236,7 @@ class SqliteStore:
 
         return await self._read(snapshot)
 
-    async def count(self, kind: str, **where: Any) -> int:
+    async def count(self, kind: str, /, **where: Any) -> int:
         found = documents.kind(kind)
         in_sql, by_value = documents.split_filters(found, where)
         if by_value:
