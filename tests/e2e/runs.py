@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.models.tiny import make_tasks, shipped_model
+from agentrl.models.tiny import TINY_MODEL_DIR, make_tasks
 from agentrl.store import open_store
 
 HERE = Path(__file__).resolve().parent
@@ -127,7 +127,7 @@ class Run:
 
 def write_tasks(folder: Path, *, num_train: int = 24, num_held_out: int = 4) -> dict[str, str]:
     """Task files of the small model's world, and the options that name them and the model."""
-    options = {"model_name_or_path": str(shipped_model())}
+    options = {"model_name_or_path": str(TINY_MODEL_DIR)}
     for option, split, count in (("train_file", "train", num_train), ("eval_file", "heldout", num_held_out)):
         path = folder / f"{split}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in make_tasks(split, count, seed=0)))

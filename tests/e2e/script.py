@@ -9,13 +9,13 @@ from functools import cache
 
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.models.tiny import shipped_model
+from agentrl.models.tiny import TINY_MODEL_DIR
 from agentrl.types import Sampling
 
 
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast.from_pretrained(str(shipped_model()))
+    return PreTrainedTokenizerFast.from_pretrained(str(TINY_MODEL_DIR))
 
 
 def reply(prompt_ids: Sequence[int], session: str, sampling: Sampling) -> list[int]:
