@@ -312,3 +312,18 @@ def test_a_folder_that_cannot_be_used_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(ConfigError, match=r"--tool_call_parser"):
         load_renderer(tmp_path)
+
+
+def test_a_template_that_adds_to_the_history_starts_a_branch() -> None:
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer("hermes").backend_tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ 'old ' if loop.revindex > 2 else '' }}{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renders = TemplateRenderer(fast)
+    prompt = renders.open([user("q")], ())
+    sampled = fast.encode("yes<|im_end|>", add_special_tokens=False)
+    messages = [user("q"), {"role": "assistant", "content": "yes"}]
+    extension = renders.extend(messages, (), prompt_ids=prompt, sampled_ids=sampled, new_messages=[user("more")])
+    assert not extension.append_only
+    assert "old q" in fast.decode(list(extension.prompt_ids))
