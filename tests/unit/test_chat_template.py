@@ -317,7 +317,8 @@ def test_a_folder_that_cannot_be_used_names_the_option(tmp_path: Path) -> None:
 def test_a_template_that_adds_to_the_history_starts_a_branch() -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer("hermes").backend_tokenizer, eos_token="<|im_end|>")
     fast.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ 'old ' if loop.revindex > 2 else '' }}{{ m.content }}<|im_end|>\n"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ 'old ' if loop.revindex > 2 else '' }}{{ m.content }}<|im_end|>\n"
         "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     renders = TemplateRenderer(fast)
