@@ -12,8 +12,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 from agentrl.scoring.brackets import CLOSERS, OPENERS, encloses, split
+from agentrl.scoring.exact_numbers import Exact, read_mixed, read_number, read_simple
 from agentrl.scoring.latex_text import LABEL_COMMAND, normalize
-from agentrl.scoring.numbers import Exact, read_mixed, read_number, read_simple
 from agentrl.scoring.units import split_unit
 
 MAX_CHARACTERS = 3_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentrl.scoring.exact_numbers import read_number
 from agentrl.scoring.math_answer import Answer, Unreadable, read_answer
 from agentrl.scoring.math_same import same
-from agentrl.scoring.numbers import read_number
 from agentrl.scoring.pool import Job, JobCrashed, JobTimedOut, WorkerEnded, shared_pool
 
 COMPARE_SECONDS = 5.0

@@ -42,11 +42,21 @@ def same_leaf(left: Answer, right: Answer, leaf: Leaf) -> bool | None:
 
 
 def same_assigned(left: Answer, right: Answer, leaf: Leaf) -> bool | None:
-    """``x = 5`` is 5; ``x = 5`` is not ``y = 5``."""
-    if left.kind == right.kind:
-        return same(left.items[0], right.items[0], leaf) if left.label == right.label else False
+    """``x = 5`` is 5, but not ``y = 5``; beside another equation it is one itself."""
+    if left.kind == right.kind and left.label == right.label:
+        return same(left.items[0], right.items[0], leaf)
+    if "relation" in (left.kind, right.kind) or left.kind == right.kind:
+        equations = [as_equation(side) for side in (left, right)]
+        return leaf(*equations) if all(side.label == "=" for side in equations) else False
     named, other = (left, right) if left.kind == "assigned" else (right, left)
-    return False if other.kind == "relation" else same(named.items[0], other, leaf)
+    return same(named.items[0], other, leaf)
+
+
+def as_equation(side: Answer) -> Answer:
+    if side.kind != "assigned" or not side.label.endswith("=") or side.items[0].kind not in ("number", "expression"):
+        return side
+    name = Answer("expression", text=side.label.removesuffix("="))
+    return Answer("relation", (name, *side.items), label="=")
 
 
 def same_quantity(left: Answer, right: Answer, leaf: Leaf) -> bool | None:
