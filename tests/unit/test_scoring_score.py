@@ -11,7 +11,7 @@ import scoring_samples
 
 from agentrl.errors import ConfigError
 from agentrl.scoring import MCPScorerFactory, load_scorer_module, require_scorer, score_answer
-from agentrl.scoring.pool import shared_pool
+from agentrl.scoring.pool import Job, shared_pool
 from agentrl.types import Score
 
 
@@ -153,6 +153,22 @@ def test_fifty_mixed_scores_at_once_each_get_their_own_result() -> None:
         return list(await asyncio.gather(*jobs))
 
     assert [found.value for found in asyncio.run(many())] == [kinds[i % 5][1] for i in range(50)]
+
+
+def test_an_answer_too_hard_to_compare_scores_zero_and_says_so() -> None:
+    found = score("math", r"\sum_{k=1}^{10^{12}} \sin k", r"\sqrt{7}", deadline_seconds=1.0)
+    assert found.value == 0.0
+    assert "undecided" in found.detail
+
+
+def test_a_comparison_that_got_no_processor_time_is_unscored(monkeypatch: pytest.MonkeyPatch) -> None:
+    import agentrl.scoring.score as module
+
+    sleeping = Job(targets=("time:sleep",), arguments=(60,), deadline_seconds=0.3)
+    monkeypatch.setattr(module, "algebra_job", lambda *_: sleeping)
+    found = score("math", r"\sqrt{5}+x", r"\sqrt{7}+x")
+    assert found.value is None
+    assert "0.3 s" in found.reason
 
 
 def test_restarts_are_counted_and_the_next_job_has_a_fresh_process() -> None:

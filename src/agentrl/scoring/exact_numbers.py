@@ -17,6 +17,7 @@ FRACTION = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:\\frac\s*\{{\s*(?P<top>{SIMPLE})\s*\}}\s*\{{\s*(?P<bottom>{SIMPLE})\s*\}}"
     rf"|(?P<left>\d+(?:\.\d+)?)\s*/\s*(?P<right>\d+(?:\.\d+)?))"
 )
+REPEATING = re.compile(r"(?P<sign>[-+]?)\s*(?P<whole>\d*)\.(?P<part>\d*)\\overline\s*\{\s*(?P<period>\d+)\s*\}")
 MIXED = re.compile(
     r"(?P<sign>[-+]?)\s*(?P<whole>\d+)(?:\s+(?P<left>\d+)\s*/\s*(?P<right>\d+)"
     r"|\s*\\frac\s*\{\s*(?P<top>\d+)\s*\}\s*\{\s*(?P<bottom>\d+)\s*\})"
@@ -37,6 +38,14 @@ def read_number(text: str) -> Exact | None:
     return exact(found["sign"], whole, found["part"] or "", (found["e"] or found["power"] or "0").strip("{} "))
 
 
+def read_fraction(text: str) -> Fraction | None:
+    """The number ``text`` is as a fraction, a mixed number or a repeating decimal, or None."""
+    for reader in (read_simple, read_mixed, read_repeating):
+        if (value := reader(text)) is not None:
+            return value
+    return None
+
+
 def read_simple(text: str) -> Fraction | None:
     """``\\frac{-7}{3}`` or ``3/4``; None also for a zero denominator."""
     found = FRACTION.fullmatch(text)
@@ -48,6 +57,16 @@ def read_simple(text: str) -> Fraction | None:
     if bottom == 0:
         return None
     return -top / bottom if found["sign"] == "-" else top / bottom
+
+
+def read_repeating(text: str) -> Fraction | None:
+    """``0.1\\overline{6}``."""
+    found = REPEATING.fullmatch(text)
+    if found is None or len(text) > MAX_DIGITS:
+        return None
+    period = Fraction(int(found["period"]), 10 ** len(found["period"]) - 1)
+    value = (int(found["whole"] + found["part"] or "0") + period) / 10 ** len(found["part"])
+    return -value if found["sign"] == "-" else value
 
 
 def read_mixed(text: str) -> Fraction | None:

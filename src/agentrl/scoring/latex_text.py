@@ -21,7 +21,7 @@ REPLACEMENTS = [
         (r"[\u200b-\u200f\u2060\ufeff]", ""),
         (r"\\(?:left|right)(?:\\?\.(?![\da-zA-Z]))?(?![a-zA-Z])", ""),
         (r"\\[bB]igg?[lr]?(?![a-zA-Z])", ""),
-        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits)(?![a-zA-Z])|(?<!\\)\\!", ""),
+        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits)(?![a-zA-Z])|(?<!\\)\\!\s*", ""),
         (r"(?<!\\)\\(?:[,;:> ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z]))|~|\u00a0", " "),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
@@ -39,7 +39,9 @@ REPLACEMENTS = [
         (r"\\%", "%"),
         (r"\\mathrm\s*\{\s*([eid])\s*\}", r"\1"),
         (r"\{\s*,\s*\}", ","),
+        (r"(?<=\d)\s*_\s*\{\s*(\d+)\s*\}", r"_\1"),
         (r"\*\*", "^"),
+        (r"\\lg(?![a-zA-Z])", r"\\log_{10}"),
         (r"\\(?:ast)(?![a-zA-Z])", "*"),
     ]
 ]
@@ -58,9 +60,7 @@ LABEL_COMMAND = re.compile(
 
 def normalize(text: str) -> str:
     """``text`` without wrappers, with one notation for each thing; a box in it is what counts."""
-    text = spell(boxed(text) or text)
-    while (inner := unwrap(text)) != text:
-        text = inner
+    text = bare(spell(bare(boxed(text) or text)))
     text = BARE_FUNCTION.sub(r"\\\1", text)
     text = braced_roots(text)
     for pattern, to in SHORT_ARGUMENTS:
@@ -79,10 +79,24 @@ def spell(text: str) -> str:
     return text
 
 
+def bare(text: str) -> str:
+    while (inner := unwrap(text)) != text:
+        text = inner
+    return text
+
+
 def unwrap(text: str) -> str:
     """One layer less of what only surrounds an answer, or the same text."""
     text = text.strip()
-    for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`")):
+    for opening, closing in (
+        ("$$", "$$"),
+        ("$", "$"),
+        (r"\(", r"\)"),
+        (r"\[", r"\]"),
+        ("**", "**"),
+        ("`", "`"),
+        ('"', '"'),
+    ):
         if len(text) <= len(opening + closing) or not text.startswith(opening) or not text.endswith(closing):
             continue
         inner = text[len(opening) : -len(closing)]

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from agentrl.scoring.brackets import CLOSERS, OPENERS, encloses, split
-from agentrl.scoring.exact_numbers import Exact, read_mixed, read_number, read_simple
+from agentrl.scoring.exact_numbers import Exact, read_fraction, read_number
 from agentrl.scoring.latex_text import LABEL_COMMAND, normalize
 from agentrl.scoring.units import split_unit
 
@@ -177,7 +177,7 @@ def read_ratio(text: str) -> Answer | None:
 
 
 def read_leaf(text: str) -> Answer:
-    if (number := read_simple(text) or read_mixed(text)) is not None:
+    if (number := read_fraction(text)) is not None:
         return Answer("number", text=text, number=number)
     if (quantity := split_unit(text)) is not None:
         value, unit = read(quantity[0]), quantity[1]

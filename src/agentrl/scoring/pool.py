@@ -30,7 +30,12 @@ class JobCrashed(ScoringError):
 
 
 class JobTimedOut(ScoringError):
-    """The job reached its deadline and its process was killed."""
+    """The job reached its deadline and its process was killed.
+
+    ``starved``: the process had less than half of that time on a processor, so the machine was busy, not the job hard.
+    """
+
+    starved = False
 
 
 class WorkerEnded(ScoringError):
@@ -66,6 +71,7 @@ class WorkerProcess:
     """One child and the socket to it."""
 
     def __init__(self) -> None:
+        self._processor_seconds_at_end: float | None = None
         self._channel, theirs = socket.socketpair()
         search_path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         with theirs:
@@ -86,7 +92,14 @@ class WorkerProcess:
         reply = self._exchange(job.message(), START_SECONDS, "import its module")
         if "error" in reply:
             raise WorkerUnavailable(f"{job.targets[-1]} cannot be imported in a worker: {reply['error']}")
-        reply = self._exchange(None, job.deadline_seconds, "finish")
+        before = processor_seconds(self.pid)
+        try:
+            reply = self._exchange(None, job.deadline_seconds, "finish")
+        except JobTimedOut as late:
+            after = self._processor_seconds_at_end
+            if before is not None and after is not None:
+                late.starved = after - before < job.deadline_seconds / 2
+            raise
         if "error" in reply:
             raise JobCrashed(reply["error"])
         return reply["result"]
@@ -98,6 +111,7 @@ class WorkerProcess:
                 send(self._channel, message)
             reply = receive(self._channel)
         except TimeoutError:
+            self._processor_seconds_at_end = processor_seconds(self.pid)
             self.kill()
             raise JobTimedOut(f"did not {what} within {seconds:g} s; its process was killed") from None
         except OSError:
@@ -126,6 +140,16 @@ class WorkerProcess:
         by_signal = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
         how = f"signal {signal.Signals(ended.si_status).name}" if by_signal else f"exit code {ended.si_status}"
         return f"the worker process ended itself ({how})"
+
+
+def processor_seconds(pid: int) -> float | None:
+    """Processor time of a process so far; None where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class WorkerPool:

@@ -80,7 +80,10 @@ async def run_scorer(scorer: Scorer, answer: str, truth: Truth, config: Mapping[
 
 
 async def run_math(answer: str, truth: str, seconds: float) -> Result:
-    """1 or 0. An answer whose comparison had to be given up is not shown to be right: 0, and ``undecided`` says why."""
+    """1 or 0. An answer whose comparison had to be given up is not shown to be right: 0, and ``undecided`` says why.
+
+    A comparison that only got too little of a busy machine is unscored instead.
+    """
     equality = compare_here(answer, truth)
     if equality is None:
         job = algebra_job(answer, truth, min(COMPARE_SECONDS, seconds))
@@ -88,6 +91,8 @@ async def run_math(answer: str, truth: str, seconds: float) -> Result:
             equal, undecided = await asyncio.wrap_future(shared_pool("math").submit(job))
             equality = Equality(equal=equal, undecided=undecided)
         except (JobTimedOut, WorkerEnded, JobCrashed) as error:
+            if isinstance(error, JobTimedOut) and error.starved:
+                raise
             equality = Equality(equal=False, undecided=str(error))
     return Result(value=float(equality.equal), detail={"undecided": equality.undecided} if equality.undecided else {})
 
