@@ -37,7 +37,16 @@ class ConfigError(AgentRLError):
 
 
 class ToolError(AgentRLError):
-    """The model can repair this, so it reads the text as the tool's answer."""
+    """The model can repair this, so it reads the text as the tool's answer.
+
+    ``status`` is the ``ResultStatus`` that the record keeps: ``tool_error``, ``rejected`` (nothing was called),
+    ``timeout`` or ``unknown_outcome``.
+    """
+
+    def __init__(self, message: str, *, status: str = "tool_error", truncated: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.truncated = truncated
 
 
 class EpisodeError(AgentRLError):

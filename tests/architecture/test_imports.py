@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "weights": {"parallel", "engine.weights", "engine.base"},
     "trainer": {"batch", "algo", "models", "parallel", "weights", "store", "engine.base"},
     "cli": {"*"},
+    "__main__": {"cli"},
     "agentdock": set(),
     "agenttoleap": {"rollout", "chat", "tools", "engine", "scoring", "store", "tasks"},
 }

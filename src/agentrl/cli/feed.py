@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,12 @@ def evaluation_tasks(config: RunConfig, tasks: Sequence[Task], step: int) -> lis
 
 def placed(config: RunConfig, task: Task, split: Split, epoch: int, num_slots: int) -> Task:
     return replace(task, run=config.run.run_name, split=split, epoch=epoch, num_slots=num_slots)
+
+
+def planned_steps(config: RunConfig, num_tasks: int) -> int:
+    """Steps the tasks give, unless ``max_steps`` says so."""
+    given = math.ceil(num_tasks * config.tasks.num_train_epochs / config.groups_per_step)
+    return config.optim.max_steps if config.optim.max_steps > 0 else given
 
 
 async def evaluate(store: Store, tasks: Sequence[Task], step: int) -> Evaluation:

@@ -9,7 +9,6 @@ stops everything.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 from collections.abc import Awaitable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from agentrl.cli.feed import Evaluation, evaluate, evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.feed import Evaluation, evaluate, evaluation_tasks, planned_steps, training_tasks
 from agentrl.cli.manifest import write_manifest
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.supervise import Supervisor
@@ -104,12 +103,6 @@ async def play(config: RunConfig, console: Console, train: Sequence[Task], held_
     finally:
         supervisor.kill_all()
         await store.close()
-
-
-def planned_steps(config: RunConfig, num_tasks: int) -> int:
-    """Steps the tasks give, unless ``max_steps`` says so."""
-    given = math.ceil(num_tasks * config.tasks.num_train_epochs / config.groups_per_step)
-    return config.optim.max_steps if config.optim.max_steps > 0 else given
 
 
 def start_children(config: RunConfig, supervisor: Supervisor, view: RunView) -> None:

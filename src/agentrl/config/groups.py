@@ -96,7 +96,12 @@ class AsyncOptions:
 class AlgoOptions:
     """Algorithm"""
 
-    loss_calculater: str = option("GRPO", "loss", choices=("GRPO", "MINIRL"), alias="loss")
+    loss_calculater: str = option(
+        "GRPO",
+        "loss",
+        choices=("GRPO", "GSPO", "MINIRL", "CISPO", "DAPO", "DR_GRPO", "CrossEntropy"),
+        alias="loss",
+    )
     advantage_estimator: str = option(
         "leave_one_out",
         "baseline of the group",
@@ -113,6 +118,11 @@ class AlgoOptions:
     importance_weight_cap_ratio: float = option(4.0, "widens the bounds of the mask")
     out_of_date_decay: float | None = option(None, "narrows the bounds of the mask with the age of a token")
     is_cap: float | None = option(None, "upper cap of MINIRL's weight")
+    cispo_cap_low: float = option(0.0, "lower cap of CISPO's weight, an absolute ratio")
+    cispo_cap_high: float = option(5.0, "upper cap of CISPO's weight, an absolute ratio")
+    loss_constant: int = option(0, "DR_GRPO divides by it; usually max_new_tokens")
+    beta1: float | None = option(None, "gradient kept below the lower clip (CE-GPPO); default: none")
+    beta2: float | None = option(None, "gradient kept above the upper clip (CE-GPPO); default: none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +164,7 @@ class EngineOptions:
     """Engine"""
 
     engine: str = option("slots", "slots (embedded) or scripted (tests)", choices=("slots", "scripted"))
+    engine_script: str = option("", "module:attr of the scripted engine's replies")
     engine_url: list[str] = option([], "engines that already run")
     engine_slots: int = option(64, "sequences decoded together")
     max_context: int = option(0, "tokens of context; 0: the model's own limit")

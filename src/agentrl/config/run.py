@@ -66,6 +66,11 @@ class RunConfig:
         return self.optim.groups_per_step or math.ceil(records / self.rollout.num_generations)
 
     @property
+    def algo_options(self) -> AlgoOptions:
+        """The algorithm's options with the constant of DR_GRPO resolved: ``max_new_tokens`` unless given."""
+        return dataclasses.replace(self.algo, loss_constant=self.algo.loss_constant or self.rollout.max_new_tokens)
+
+    @property
     def max_tokens_per_microbatch(self) -> int:
         default = self.optim.per_device_train_batch_size * self.optim.max_tokens
         return self.optim.max_tokens_per_microbatch or default

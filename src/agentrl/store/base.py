@@ -20,6 +20,7 @@ from agentrl.types import (
     GroupVerdict,
     InferenceService,
     Record,
+    RowStatus,
     Split,
     Task,
     WeightVersion,
@@ -85,9 +86,7 @@ class Store(Protocol):
         """
         ...
 
-    async def claim(
-        self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None
-    ) -> Claim | None:
+    async def claim(self, worker: str, *, splits: Sequence[Split], admission: Admission | None = None) -> Claim | None:
         """Lease the next group to ``worker``: splits in the order given, lowest ``seq`` first.
 
         A group is free when it is ``created``, or ``running`` under a worker whose heartbeat is older than the lease.
@@ -153,11 +152,20 @@ class Store(Protocol):
         """No further tasks of this split will be pushed."""
         ...
 
-    async def find(self, kind: str, **where: Any) -> list[Any]:
-        """Documents of ``kind`` (``task``, ``record``, ``turn``, ``row``, ``version``) whose fields equal ``where``,
-        in id order of creation; ``task`` in ``seq`` order."""
+    async def stream_ended(self, split: Split) -> bool:
+        """Whether ``end_stream`` was called and no task was pushed since."""
         ...
 
-    async def count(self, kind: str, **where: Any) -> int: ...
+    async def find(self, kind: str, /, **where: Any) -> list[Any]:
+        """Documents of ``kind`` (``task``, ``record``, ``turn``, ``row``, ``version``, ``worker``, ``service``) whose
+        fields equal ``where``, in order of creation; ``task`` in ``seq`` order. A row is also found by its ``status``,
+        ``step`` and ``reason``, which ``row_states`` shows."""
+        ...
+
+    async def count(self, kind: str, /, **where: Any) -> int: ...
+
+    async def row_states(self, task: str | None = None) -> list[tuple[str, RowStatus, int | None, str]]:
+        """(row id, status, step, reason) of every row of ``task``, or of the run, in order of creation."""
+        ...
 
     async def verdict(self, task: str) -> GroupVerdict | None: ...

@@ -1,0 +1,89 @@
+"""What passes between a caller and a tool server: descriptions, outcomes and the ways a call can go wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import mcp_types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInfo:
+    """A tool as its server lists it. ``idempotent``: declared read-only or idempotent, so a call may be repeated."""
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    idempotent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOutcome:
+    """A server's answer. ``is_error`` is the tool's own verdict; ``structured`` is what it sent beside the text."""
+
+    text: str
+    is_error: bool
+    structured: Any = None
+
+
+class ServerError(Exception):
+    """Something between caller and tool went wrong; ``server`` names where."""
+
+    def __init__(self, server: str, message: str) -> None:
+        super().__init__(message)
+        self.server = server
+
+
+class StartFailed(ServerError):
+    """The server could not be started or did not answer in time."""
+
+
+class ServerDied(ServerError):
+    """The server ended while the call was under way: nobody knows whether it was carried out."""
+
+
+class ServerFailed(ServerError):
+    """The server keeps failing and is not restarted any more."""
+
+
+class CallTimeout(ServerError):
+    """The call reached its deadline; the server was told to stop working on it."""
+
+
+class CallRefused(ServerError):
+    """The server answered with a protocol error instead of a result."""
+
+
+def tool_info(tool: mcp_types.Tool, idempotent_tools: frozenset[str]) -> ToolInfo:
+    hints = tool.annotations
+    declared = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+    return ToolInfo(
+        name=tool.name,
+        description=tool.description or "",
+        input_schema=tool.input_schema,
+        idempotent=declared or tool.name in idempotent_tools,
+    )
+
+
+def call_outcome(result: mcp_types.CallToolResult) -> CallOutcome:
+    text = "\n".join(_block_text(block) for block in result.content)
+    if not result.content and result.structured_content is not None:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
+    return CallOutcome(text=text, is_error=bool(result.is_error), structured=result.structured_content)
+
+
+def _block_text(block: mcp_types.ContentBlock) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "resource":
+            text = getattr(block.resource, "text", None)
+            return text if text is not None else f"[resource {block.resource.uri}]"
+        case "resource_link":
+            return f"[resource {block.uri}]"
+        case _:
+            return f"[{block.type} {block.mime_type}, {len(block.data) * 3 // 4} bytes]"

@@ -1,0 +1,83 @@
+"""What a tool server needs to start: command, arguments and exactly the environment it may see."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+INHERITED = ("PATH", "SYSTEMROOT", "COMSPEC", "PATHEXT") if sys.platform == "win32" else ("PATH",)
+BUILTIN = ("calculator", "lookup", "python")
+
+
+class MissingVariable(Exception):
+    """An ``${ENV}`` reference has no value; the message names server, place and variable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """A stdio MCP server.
+
+    ``env`` is all that the server sees besides ``PATH`` (and what Windows needs to start a process). ``${NAME}`` and
+    ``${NAME:-default}`` in command, args, env and cwd are resolved when the server starts.
+    """
+
+    name: str
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    start_timeout_seconds: float = 30.0
+    idempotent_tools: frozenset[str] = frozenset()
+
+    def resolved(self, environ: Mapping[str, str] | None = None) -> ServerSpec:
+        """The spec with every reference replaced; raise ``MissingVariable`` naming all that have no value."""
+        values = os.environ if environ is None else environ
+        missing: list[str] = []
+
+        def fill(place: str, text: str) -> str:
+            def value(match: re.Match[str]) -> str:
+                name, default = match.groups()
+                if name not in values and default is None:
+                    missing.append(f"{name} (in {place})")
+                return values.get(name, default or "")
+
+            return REFERENCE.sub(value, text)
+
+        spec = ServerSpec(
+            name=self.name,
+            command=fill("command", self.command),
+            args=tuple(fill(f"args[{i}]", arg) for i, arg in enumerate(self.args)),
+            env={key: fill(f"env.{key}", text) for key, text in self.env.items()},
+            cwd=None if self.cwd is None else fill("cwd", self.cwd),
+            start_timeout_seconds=self.start_timeout_seconds,
+            idempotent_tools=self.idempotent_tools,
+        )
+        if missing:
+            raise MissingVariable(
+                f"tool server {self.name!r} needs environment variables that are not set: {', '.join(missing)}"
+            )
+        return spec
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment of the process, for a resolved spec."""
+        return {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(self.env)
+
+
+def builtin_server(name: str, *args: str) -> ServerSpec:
+    """The spec of a server that ships with AgentDock: ``calculator``, ``lookup`` or ``python``."""
+    if name not in BUILTIN:
+        raise ValueError(f"no built-in tool server {name!r}; there are {', '.join(BUILTIN)}")
+    packages = str(Path(__file__).resolve().parent.parent)
+    installed = packages in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return ServerSpec(
+        name=name,
+        command=sys.executable,
+        args=("-m", f"agentdock.servers.{name}", *args),
+        env={} if installed else {"PYTHONPATH": packages},
+    )

@@ -1,0 +1,61 @@
+"""``agentrl quickstart``: a small agent learns to use a tool on this machine's CPU.
+
+Everything is real and in processes of its own: MCP tool server, engine, sampler, trainer. The options are those of
+``quickstart.yaml`` beside this file; flags change them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from rich.console import Console
+
+from agentrl.cli.preflight import require_torch
+from agentrl.cli.run import run
+from agentrl.config import RunConfig
+
+NUM_TRAIN, NUM_HELD_OUT = 4000, 64
+DEFAULT_NAME = "quickstart"
+
+
+def main(argv: Sequence[str]) -> int:
+    require_torch()
+    from agentrl.models.tiny import shipped_model
+
+    with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
+        config = RunConfig.parse(["--config", str(options), *argv], command="quickstart", description=__doc__ or "")
+    name = config.run.run_name or free_name(Path(config.run.output_dir))
+    data = Path(config.run.output_dir) / f"{name}-data"
+    paths = {
+        "run_name": name,
+        "model_name_or_path": config.model.model_name_or_path or str(shipped_model()),
+        "train_file": config.tasks.train_file or str(write_tasks(data, "train", NUM_TRAIN)),
+        "eval_file": config.tasks.eval_file or str(write_tasks(data, "heldout", NUM_HELD_OUT)),
+    }
+    flags = [f"--{option}={value}" for option, value in paths.items()]
+    with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
+        config = RunConfig.parse(["--config", str(options), *argv, *flags], command="quickstart")
+    run(config, Console())
+    return 0
+
+
+def free_name(output: Path) -> str:
+    """``quickstart``, or with the first free number, so that a second try needs no flag."""
+    taken = {path.name for path in output.glob(f"{DEFAULT_NAME}*")} if output.is_dir() else set()
+    number = 1
+    while (name := DEFAULT_NAME if number == 1 else f"{DEFAULT_NAME}-{number}") in taken:
+        number += 1
+    return name
+
+
+def write_tasks(folder: Path, split: str, count: int) -> Path:
+    from agentrl.models.tiny import make_tasks
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split}.jsonl"
+    rows = make_tasks(split, count, seed=0)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path

@@ -1,0 +1,123 @@
+"""``agentrl sample``: one sampler process: tool servers, tokenizer, engine clients, workers. Imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+
+from agentrl.chat import load_renderer
+from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.preflight import check_scorers
+from agentrl.config import RunConfig
+from agentrl.engine.pool import EnginePool
+from agentrl.errors import ConfigError
+from agentrl.rollout.group import GroupRunner
+from agentrl.rollout.sampler import MCPSampler, wait_for_service
+from agentrl.scoring import load_scorer_module
+from agentrl.store import Admission, Store, open_store
+from agentrl.telemetry import JsonlSink, Telemetry
+from agentrl.tools.mcp import McpToolset
+from agentrl.tools.sources import parse_sources
+from agentrl.types import Record, Split, Worker
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> int:
+    config = RunConfig.parse(argv, command="sample", description=__doc__ or "")
+    if not config.run.run_name:
+        raise ConfigError("a sampler works for a run: give its name", setting="--run_name")
+    asyncio.run(sample(config))
+    return 0
+
+
+async def sample(config: RunConfig) -> None:
+    load_scorer_module(config.tasks.scorer_module)
+    store = open_store(config.store_url, run=config.run.run_name)
+    await store.open()
+    telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
+    toolset = McpToolset(
+        parse_sources(config.tools.mcp_manager_url),
+        call_timeout_seconds=config.tools.tool_timeout,
+        result_limit_chars=config.tools.tool_result_limit,
+        log_dir=config.folder / "logs",
+    )
+    pool: EnginePool | None = None
+    try:
+        await push_own_tasks(config, store)
+        await store.expire_dead_workers(socket.gethostname())
+        await toolset.open()
+        urls = config.engine.engine_url or await wait_for_service(store, timeout_seconds=config.engine.wait_timeout)
+        pool = EnginePool(urls)
+        sampler = build_sampler(config, store, pool, toolset, telemetry)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, sampler.stop)
+        logger.info("sampling with %d tools from %s", len(toolset.specs), ", ".join(urls))
+        await sampler.run()
+        logger.info("sampled %d groups", sampler.num_groups)
+    finally:
+        if pool is not None:
+            await pool.close()
+        await toolset.close()
+        await store.close()
+        telemetry.close()
+
+
+def build_sampler(
+    config: RunConfig, store: Store, pool: EnginePool, toolset: McpToolset, telemetry: Telemetry
+) -> MCPSampler:
+    options = config.rollout
+    runner = GroupRunner(
+        store=store,
+        engine=pool,
+        renderer=load_renderer(config.model.model_name_or_path, tool_call_parser=options.tool_call_parser),
+        toolset=toolset,
+        rollout_options=options,
+        algo_options=config.algo,
+        episode_slots=asyncio.Semaphore(options.target_concurrency),
+        servers=config.tools.mcp_server_name or None,
+        default_prompt=config.tasks.default_prompt,
+        seed=config.run.seed,
+        on_record=lambda record: report(telemetry, record),
+    )
+    host = socket.gethostname()
+    return MCPSampler(
+        runner,
+        Worker(id=f"sampler/{host}/{os.getpid()}/{time.time_ns()}", kind="sampler", host=host, pid=os.getpid()),
+        num_workers=math.ceil(options.target_concurrency / options.num_generations),
+        admission=Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness),
+    )
+
+
+def report(telemetry: Telemetry, record: Record) -> None:
+    """One event per finished record: what the live view and the dashboards count."""
+    telemetry.event(
+        "record",
+        id=record.id,
+        split=record.task.split("/")[1],
+        outcome=record.outcome,
+        status=record.status,
+        score=record.score,
+        turns=record.num_turns,
+        sampled_tokens=record.sampled_tokens,
+        seconds=record.seconds,
+    )
+
+
+async def push_own_tasks(config: RunConfig, store: Store) -> None:
+    """A sampler started alone with task files pushes them and ends the streams; under ``run`` it is given none."""
+    train = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
+    held_out = read_tasks(config.tasks.eval_file, "--eval_file") if config.tasks.eval_file else []
+    check_scorers(train, config.tasks.train_file)
+    check_scorers(held_out, config.tasks.eval_file)
+    if train or held_out:
+        await store.add_tasks([*training_tasks(config, train), *evaluation_tasks(config, held_out, step=0)])
+        for split in (Split.TRAIN, Split.EVAL):
+            await store.end_stream(split)

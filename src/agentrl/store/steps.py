@@ -1,0 +1,207 @@
+"""SQL of the trainer's side: take, ack, drop, rewind, and what becomes of a group that has nothing left to train.
+
+Rows are judged when they are taken: a row that a version outside the trainer's lineage sampled is ``ancestor``, one
+sampled too many steps ago is ``stale``. A group left without live rows runs again: under a new ``seq`` when it went
+stale (at most ``max_attempts`` times), under its old one when its lineage ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+from agentrl.errors import StoreError
+from agentrl.store.base import TakeRule
+
+END_OF_STREAM = "end_of_stream/"
+
+ANCESTORS = """WITH RECURSIVE ancestor (version) AS (
+    SELECT :version UNION SELECT version.parent FROM version JOIN ancestor
+    ON version.run = :run AND version.version = ancestor.version WHERE version.parent IS NOT NULL)"""
+
+DROP_OTHER_LINEAGES = f"""{ANCESTORS}
+UPDATE data_row SET status = 'dropped', reason = 'ancestor', step = NULL, judged_at = :step, updated_at = :now
+WHERE run = :run AND status = 'ready'
+AND EXISTS (SELECT 1 FROM json_each(version_set) WHERE value NOT IN (SELECT version FROM ancestor)) RETURNING task"""
+
+DROP_STALE = """UPDATE data_row SET status = 'dropped', reason = 'stale', judged_at = :step, updated_at = :now
+WHERE run = :run AND status = 'ready' AND :step - :drop_staleness >
+    (SELECT step FROM version WHERE version.run = :run AND version.version = data_row.start_version) RETURNING task"""
+
+FIRST_UNFINISHED = """SELECT min(seq) FROM task
+WHERE run = :run AND split = 'train' AND status IN ('created', 'running')"""
+
+
+def take(db: sqlite3.Connection, run: str, rule: TakeRule, now: float, max_attempts: int) -> bool:
+    """Mark the rows of the step; False while too few groups have finished.
+
+    Raises ``StoreError`` when the step, or a later one, was trained already: a trainer that went back has to rewind.
+    """
+    require_published(db, run, rule.version)
+    if has_taken(db, run, rule.step):
+        return True
+    require_new(db, run, rule.step)
+    values = {"run": run, "now": now, "step": rule.step, "version": rule.version, "drop_staleness": rule.drop_staleness}
+    dropped = {task for (task,) in db.execute(DROP_OTHER_LINEAGES, values).fetchall()}
+    dropped |= {task for (task,) in db.execute(DROP_STALE, values).fetchall()}
+    run_again(db, run, dropped, now, max_attempts)
+    groups = next_groups(db, run, rule)
+    if len(groups) < rule.num_groups and not stream_is_finished(db, run):
+        return False
+    for task in groups:
+        db.execute(
+            "UPDATE data_row SET status = 'taken', step = ?, updated_at = ? "
+            "WHERE run = ? AND task = ? AND status = 'ready'",
+            (rule.step, now, run, task),
+        )
+    return True
+
+
+def has_taken(db: sqlite3.Connection, run: str, step: int) -> bool:
+    found = db.execute("SELECT 1 FROM data_row WHERE run = ? AND step = ? AND status = 'taken' LIMIT 1", (run, step))
+    return found.fetchone() is not None
+
+
+def require_new(db: sqlite3.Connection, run: str, step: int) -> None:
+    (newest,) = db.execute("SELECT max(step) FROM data_row WHERE run = ? AND step IS NOT NULL", (run,)).fetchone()
+    if newest is not None and newest >= step:
+        raise StoreError(
+            f"rows were taken or trained for step {newest}, so step {step} cannot be taken; "
+            f"call rewind({step - 1}, version) after restoring an earlier checkpoint"
+        )
+
+
+def require_published(db: sqlite3.Connection, run: str, version: int) -> None:
+    known = db.execute("SELECT 1 FROM version WHERE run = ? AND version = ?", (run, version)).fetchone()
+    if known is None:
+        raise StoreError(f"version {version} was never published in run {run}; publish_version comes first")
+
+
+def next_groups(db: sqlite3.Connection, run: str, rule: TakeRule) -> list[str]:
+    """Groups with ready rows, lowest ``seq`` first; in order, only those that no unfinished group precedes."""
+    order = f"AND seq < coalesce(({FIRST_UNFINISHED}), 9223372036854775807)" if rule.in_order else ""
+    found = db.execute(
+        f"""SELECT DISTINCT seq, task FROM data_row WHERE run = :run AND status = 'ready' {order}
+        ORDER BY seq LIMIT :num""",
+        {"run": run, "num": rule.num_groups},
+    )
+    return [task for _, task in found.fetchall()]
+
+
+def stream_is_finished(db: sqlite3.Connection, run: str) -> bool:
+    """No train group is unfinished and none will be pushed."""
+    ended = db.execute("SELECT 1 FROM state WHERE run = ? AND key = ?", (run, f"{END_OF_STREAM}train")).fetchone()
+    return ended is not None and db.execute(FIRST_UNFINISHED, {"run": run}).fetchone()[0] is None
+
+
+def nothing_follows(db: sqlite3.Connection, run: str) -> bool:
+    ready = db.execute("SELECT 1 FROM data_row WHERE run = ? AND status = 'ready' LIMIT 1", (run,)).fetchone()
+    return ready is None and stream_is_finished(db, run)
+
+
+def rows_of_step(db: sqlite3.Connection, run: str, step: int) -> list[sqlite3.Row]:
+    return db.execute(
+        "SELECT * FROM data_row WHERE run = ? AND step = ? AND status = 'taken' ORDER BY seq, slot, n", (run, step)
+    ).fetchall()
+
+
+def dropped_at(db: sqlite3.Connection, run: str, step: int) -> dict[str, int]:
+    """Rows judged away on the way to ``step``, by reason, over all its calls of take."""
+    return dict(
+        db.execute(
+            """SELECT reason, count(*) FROM data_row WHERE run = ? AND judged_at = ? AND status = 'dropped'
+            GROUP BY reason""",
+            (run, step),
+        ).fetchall()
+    )
+
+
+def ack(db: sqlite3.Connection, run: str, step: int, now: float) -> int:
+    return db.execute(
+        "UPDATE data_row SET status = 'trained', trained_count = trained_count + 1, updated_at = ? "
+        "WHERE run = ? AND step = ? AND status = 'taken'",
+        (now, run, step),
+    ).rowcount
+
+
+def drop(db: sqlite3.Connection, run: str, rows: Iterable[str], reason: str, now: float) -> int:
+    """Ready or taken rows are never trained; their groups are not run again."""
+    tasks: list[str] = []
+    for row in rows:
+        tasks += [
+            task
+            for (task,) in db.execute(
+                "UPDATE data_row SET status = 'dropped', reason = ?, step = NULL, updated_at = ? "
+                "WHERE run = ? AND record = ? AND status IN ('ready', 'taken') RETURNING task",
+                (reason, now, run, row),
+            ).fetchall()
+        ]
+    for task in set(tasks):
+        recount_live(db, run, task)
+    return len(tasks)
+
+
+def rewind(
+    db: sqlite3.Connection, run: str, step: int, version: int, now: float, max_attempts: int
+) -> Mapping[str, int]:
+    """The trainer is at ``step`` with ``version``: what later steps did is undone, other lineages are dropped.
+
+    Counts of rows: ``trained`` (taken for a step whose checkpoint was saved, not acknowledged), ``ready`` (of later
+    steps, to be taken again), ``dropped`` (no ancestor); ``groups_again`` run again under their old ``seq``.
+    """
+    require_published(db, run, version)
+    values = {"run": run, "now": now, "step": step, "version": version}
+    trained = db.execute(
+        "UPDATE data_row SET status = 'trained', trained_count = trained_count + 1, updated_at = :now "
+        "WHERE run = :run AND status = 'taken' AND step <= :step",
+        values,
+    ).rowcount
+    undone = db.execute(
+        "UPDATE data_row SET status = 'ready', trained_count = trained_count - (status = 'trained'), step = NULL, "
+        "updated_at = :now WHERE run = :run AND status IN ('taken', 'trained') AND step > :step RETURNING record",
+        values,
+    ).fetchall()
+    db.execute("UPDATE data_row SET judged_at = NULL WHERE run = :run AND judged_at > :step", values)
+    dropped = [task for (task,) in db.execute(DROP_OTHER_LINEAGES, values | {"step": None}).fetchall()]
+    again = run_again(db, run, set(dropped), now, max_attempts)
+    kept = sum(
+        db.execute("SELECT status = 'ready' FROM data_row WHERE run = ? AND record = ?", (run, record)).fetchone()[0]
+        for (record,) in undone
+    )
+    return {"trained": trained, "ready": kept, "dropped": len(dropped), "groups_again": again}
+
+
+def recount_live(db: sqlite3.Connection, run: str, task: str) -> int:
+    """Rows of the group's present round that are trained or may be; admission reads the column."""
+    return db.execute(
+        """UPDATE task SET num_live = (SELECT count(*) FROM data_row WHERE data_row.run = task.run
+            AND data_row.task = task.id AND data_row.round = task.round AND data_row.status <> 'dropped')
+        WHERE run = ? AND id = ? RETURNING num_live""",
+        (run, task),
+    ).fetchall()[0][0]
+
+
+def run_again(db: sqlite3.Connection, run: str, tasks: Iterable[str], now: float, max_attempts: int) -> int:
+    """Groups of ``tasks`` that have nothing left to train start a new round; returns how many."""
+    empty = [task for task in tasks if recount_live(db, run, task) == 0]
+    empty.sort(key=lambda task: db.execute("SELECT seq FROM task WHERE run = ? AND id = ?", (run, task)).fetchone()[0])
+    return sum(again_by_reason(db, {"run": run, "task": task, "now": now, "max": max_attempts}) for task in empty)
+
+
+def again_by_reason(db: sqlite3.Connection, values: dict[str, object]) -> int:
+    start = """UPDATE task SET status = 'created', reason = '', owner = '', verdict = NULL, claim_no = claim_no + 1,
+        round = round + 1, fruitless_claims = 0, updated_at = :now"""
+    lineage_ended = db.execute(
+        """SELECT 1 FROM data_row JOIN task ON task.run = data_row.run AND task.id = data_row.task
+        WHERE data_row.run = :run AND data_row.task = :task AND data_row.round = task.round
+        AND data_row.reason = 'ancestor' LIMIT 1""",
+        values,
+    ).fetchone()
+    if lineage_ended:
+        return db.execute(f"{start} WHERE run = :run AND id = :task", values).rowcount
+    return db.execute(
+        f"""{start}, times_stale = times_stale + 1,
+        seq = 1 + (SELECT max(other.seq) FROM task AS other WHERE other.run = :run AND other.split = task.split)
+        WHERE run = :run AND id = :task AND times_stale < :max""",
+        values,
+    ).rowcount
