@@ -110,7 +110,9 @@ def chat_answer(completion: Completion, reply: Reply, *, model: str, num_prompt:
         for call in reply.calls
         if call.arguments is not None
     ]
-    message: dict[str, Any] = {"role": "assistant", "content": reply.content or (None if calls else "")}
+    # A call without usable arguments has no place in the API's tool_calls; its text is shown rather than lost.
+    content = reply.content + "".join(call.raw for call in reply.calls if call.arguments is None)
+    message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
     if calls:

@@ -110,7 +110,7 @@ class EngineClient:
             async with asyncio.timeout(seconds):
                 return await self._attempt(method, path, body)
         except TimeoutError as error:
-            raise EngineError(f"engine {self.url}{path}: no answer within {seconds:.1f} s") from error
+            raise EngineError(f"engine {self.url}{path}: no answer within {seconds:.3g} s") from error
 
     async def _attempt(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
         try:
