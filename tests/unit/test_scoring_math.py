@@ -23,12 +23,16 @@ EQUAL = [
     ("[[1,2],[3,4]]", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}"), (r"\sin 30^\circ", r"\frac12"), ("1e400", "10^{400}"),
     (r"\frac{n(n+1)}{2}", r"\sum_{k=1}^{n} k"), (r"\sqrt{3+2\sqrt2}", r"1+\sqrt2"), (r"1\pm\sqrt2",
     r"1-\sqrt2, 1+\sqrt2"),
-    (r"\sin(x+y)", r"\sin x\cos y+\cos x\sin y"), (r"e^{i\pi}", "-1"), (r"12.5\%", r"\frac18"), (r"|x|", r"\sqrt{x^2}"),
+    (r"\sin(x+y)", r"\sin x\cos y+\cos x\sin y"), (r"e^{i\pi}", "-1"),
+    (r"f(x)(x+1)", "xf(x)+f(x)"),
+    (r"\sqrt{1-x^2}", r"\sqrt{(1-x)(1+x)}"), (r"12.5\%", r"\frac18"), (r"|x|", r"\sqrt{x^2}"),
 ]  # fmt: skip
 DIFFERENT = [
     ("no", "on"), ("x=5", "y=5"), ("(1,2)", "[1,2]"), ("x<3", r"x\le 3"), ("1011_2", "1011"), ("100!", "100!+1"),
     (r"10^{100}\sqrt2+1", r"10^{100}\sqrt2"), (r"\frac13", "0.3333"), (r"e^{\pi\sqrt{163}}", "262537412640768744"),
-    (r"\sqrt{x^2}", "x"), (r"5\text{ cm}^2", r"5\text{ cm}"), ("C", "c"), (r"\alpha", r"\beta"), ("x+y=1", "x+y=2"),
+    (r"\sqrt{x^2}", "x"), (r"5\text{ cm}^2", r"5\text{ cm}"), ("C", "c"),
+    ("f(x)", "g(x)"), (r"\ln(x-10)", r"\ln(x-11)"), (r"\sqrt{1-x^2}", r"\sqrt{1-x}"),
+    (r"\alpha", r"\beta"), ("x+y=1", "x+y=2"),
     (r"\begin{vmatrix}1&2\\3&4\end{vmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"), ("The answer is 42", "42"),
     (r"\frac{1}{0}", r"\frac{2}{0}"), ("1e5000", "1e5001"),
 ]  # fmt: skip
