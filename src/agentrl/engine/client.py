@@ -114,7 +114,9 @@ class EngineClient:
 
     async def _attempt(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
         try:
-            async with self._connections().request(method, self.url + path, json=body) as response:
+            async with self._connections().request(
+                method, self.url + path, json=body, allow_redirects=False
+            ) as response:
                 raw = await response.read()
         except aiohttp.InvalidURL as error:
             raise EngineError(f"{self.url!r} is no URL; set --engine_url to http://HOST:PORT") from error
