@@ -26,7 +26,7 @@ from agentrl.cli.view import MetricsTail, RunView, show_trajectory
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, Interrupted
 from agentrl.store import Store, open_store
-from agentrl.types import Split, Task
+from agentrl.types import Record, Split, Task
 
 WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
@@ -190,16 +190,22 @@ async def report(
     """One trajectory from before and one from after, then the two lines that matter."""
     if before is not None and after is not None:
         decode = decoder(config)
-        for title, evaluation in (("before training", before), ("after training", after)):
-            if evaluation.sample is not None:
-                turns = await store.find("turn", record=evaluation.sample.id)
-                show_trajectory(console, title, evaluation.sample, turns, [decode(turn.token_ids) for turn in turns])
-            missing = evaluation.num_records - evaluation.num_scored
-            if missing:
-                console.print(f"{title}: {missing} of {evaluation.num_records} held-out records could not be scored")
+        for title, evaluation, record in zip(
+            ("before training", "after training"), (before, after), telling_pair(before, after), strict=True
+        ):
+            turns = await store.find("turn", record=record.id)
+            show_trajectory(console, title, record, turns, [decode(turn.token_ids) for turn in turns])
+            if evaluation.num_unscored:
+                console.print(f"{title}: {evaluation.num_unscored} held-out records could not be scored")
     console.print(f"run folder: {config.folder}", highlight=False)
     if before is not None and after is not None:
         console.print(f"held-out success: {before.success:.3f} -> {after.success:.3f}", highlight=False)
+
+
+def telling_pair(before: Evaluation, after: Evaluation) -> tuple[Record, Record]:
+    """Records of one task: the first that training made better, or else the first."""
+    pairs = list(zip(before.records, after.records, strict=True))
+    return next((pair for pair in pairs if (pair[0].score or 0.0) < (pair[1].score or 0.0)), pairs[0])
 
 
 def decoder(config: RunConfig):

@@ -87,7 +87,7 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
 
     from agentrl.engine.slots import SlotEngine
 
-    model = AutoModelForCausalLM.from_pretrained(
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
         config.model.model_name_or_path,
         dtype=getattr(torch, config.model.torch_dtype),
         trust_remote_code=config.model.trust_remote_code,

@@ -43,9 +43,7 @@ def train_run(config: RunConfig) -> None:
             services = [s.url for s in blocking.call(store.services) if s.status == "UP"]
             return config.engine.engine_url or services
 
-        publisher = DiskPublisher(
-            config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout
-        )
+        publisher = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout)
         source = StoreBatchSource(
             blocking,
             SourceOptions(
@@ -84,7 +82,7 @@ def train_run(config: RunConfig) -> None:
 
 
 def gap_limits(config: RunConfig):
-    """In single precision on the embedded engine, engine and trainer must agree on every log-prob; else not asserted."""
+    """In single precision on the embedded engine, engine and trainer must agree on every log-prob."""
     from agentrl.trainer.guards import GapLimits
 
     exact = config.engine.engine == "slots" and not config.engine.engine_url and config.model.torch_dtype == "float32"
