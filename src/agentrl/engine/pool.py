@@ -66,8 +66,9 @@ class EnginePool:
         """A request lost on its way is sent once more, elsewhere if there is an elsewhere, within the deadline."""
         end = asyncio.get_running_loop().time() + deadline_seconds
         service = await self._service_for(session, deadline_seconds)
+        left = end - asyncio.get_running_loop().time()
         try:
-            return await self._ask(service, prompt_ids, sampling, session, deadline_seconds)
+            return await self._ask(service, prompt_ids, sampling, session, left)
         except EngineUnavailable:
             elsewhere = [other for other in self._services if other is not service and not other.out]
             left = end - asyncio.get_running_loop().time()
