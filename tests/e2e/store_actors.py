@@ -1,4 +1,4 @@
-"""A sampler and a trainer without models, to be killed: ``store_actors.py sampler|trainer FOLDER NAME SEED DIE_AT``.
+"""A sampler, a trainer and a pusher without models, to be killed: ``store_actors.py KIND FOLDER NAME SEED DIE_AT``.
 
 They do with the store what the real ones do, in the same order, and write down what they were told is done: one JSON
 object a line in FOLDER/NAME.jsonl. At the DIE_AT-th point between two operations they kill themselves (0: never).
@@ -29,6 +29,7 @@ from agentrl.types import (
     Sampling,
     Score,
     Split,
+    Task,
     TurnSpan,
     VersionSpan,
     WeightVersion,
@@ -70,6 +71,15 @@ async def beat(store: Store, name: str, kind: str) -> None:
     while True:
         await store.heartbeat(Worker(id=name, kind=kind, host="here", pid=os.getpid()))
         await asyncio.sleep(LEASE_SECONDS / 6)
+
+
+async def push_epochs(store: Store, life: Life) -> None:
+    """Two epochs, one call each, as every process that starts a run does it."""
+    for epoch in range(2):
+        epoch_tasks = [Task(task_id=f"q{i}", query="q", epoch=epoch) for i in range(200)]
+        life.note("pushed", new=await store.add_tasks(epoch_tasks))
+        await life.point()
+    await store.end_stream(Split.TRAIN)
 
 
 # --- Sampler ---------------------------------------------------------------------------------------------------------
@@ -224,7 +234,7 @@ async def main(kind: str, folder: str, name: str, seed: str, die_at: str) -> Non
     store = open_actor_store(life.folder)
     await store.open()
     heartbeat = asyncio.create_task(beat(store, name, kind))
-    await {"sampler": sample, "trainer": train}[kind](store, life)
+    await {"sampler": sample, "trainer": train, "pusher": push_epochs}[kind](store, life)
     heartbeat.cancel()
     await store.close()
 

@@ -221,3 +221,27 @@ def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, ho
     check_no_row_is_trained_twice_in_the_surviving_lineage(found)
     check_every_group_is_trained_or_accounted_for(found)
     check_nobody_waits_longer_than_a_lease(found, host.deaths)
+
+
+@pytest.mark.ci
+def test_eight_processes_push_each_epoch_once_though_two_are_killed(tmp_path: Path, hosts: list[Host]) -> None:
+    host = Host(tmp_path, random.Random(0))
+    hosts.append(host)
+    for number in range(8):
+        arguments = ["pusher", str(tmp_path), f"pusher{number}", str(number), "1" if number < 2 else "0"]
+        host.processes[f"pusher{number}"] = subprocess.Popen([sys.executable, store_actors.__file__, *arguments])
+    codes = [process.wait(30) for process in host.processes.values()]
+    assert codes == [-signal.SIGKILL] * 2 + [0] * 6
+    found = asyncio.run(look_at_tasks(tmp_path))
+    assert [task.seq for task in found] == list(range(400))
+    assert len({task.id for task in found}) == 400
+    pushed = [json.loads(line)["new"] for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(new for new in pushed if new) == [200, 200]
+
+
+async def look_at_tasks(folder: Path) -> list[Task]:
+    store = open_actor_store(folder)
+    await store.open()
+    found = await store.find("task")
+    await store.close()
+    return found
