@@ -1,1 +1,1 @@
-"""Loading models, tree attention, and the small model of the quickstart."""
+"""Policies: loading, tree attention and chunked log-probs. Names are loaded when asked for: they need torch."""

@@ -1,0 +1,233 @@
+"""Checkpoints: ``checkpoint-N/`` is a model folder as it lies; its ``state/`` is what training needs to go on.
+
+    checkpoint-40/
+    ├── config.json, model.safetensors, tokenizer.json ...    from_pretrained and engines load these
+    ├── state/                                                master weights, AdamW moments, schedule, random state
+    └── COMPLETE                                              written last; without it the folder is ignored
+
+A checkpoint is written under a temporary name and renamed, so a kill leaves the earlier ones as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.optim.lr_scheduler import LambdaLR
+
+from agentrl.config import CheckpointOptions
+from agentrl.errors import ConfigError
+from agentrl.models.load import Policy
+from agentrl.trainer.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+SETTING = "--resume_from_checkpoint"
+COMPLETE, STATE, PROGRESS = "COMPLETE", "state", "progress.json"
+NAME = re.compile(r"checkpoint-(\d+)")
+PARTIAL, REPLACED, SUPERSEDED = ".partial", ".replaced", ".superseded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """The checkpoints of one run, in ``folder``."""
+
+    folder: Path
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    schedule: LambdaLR
+    options: CheckpointOptions
+
+    def restore(self, resume: str) -> tuple[Progress, dict[str, Any]] | None:
+        """Load ``auto`` (the newest complete one, None when there is none) or the checkpoint at a path.
+
+        Returns where it stood and the state of its batch source. ``""`` restores nothing. Checkpoints of later steps
+        in this folder belong to a past that is given up: they are set aside, not deleted.
+        """
+        if not resume:
+            return None
+        path = newest(self.folder) if resume == "auto" else Path(resume)
+        if path is None:
+            return None
+        require_resumable(path)
+        saved = json.loads((path / STATE / PROGRESS).read_text(encoding="utf-8"))
+        require_same_shapes(path, saved["shapes"], shapes(self.policy))
+        self._load_tensors(path / STATE)
+        go_on_with(self.schedule, saved["schedule"])
+        set_aside_later(self.folder, saved["step"])
+        logger.info("restored %s: step %d, version %d", path, saved["step"], saved["version"])
+        return Progress(step=saved["step"], version=saved["version"]), saved["batches"]
+
+    def save_if_due(self, progress: Progress, batches: dict[str, Any]) -> int | None:
+        """The step saved, None when none was due."""
+        if progress.step % self.options.save_steps:
+            return None
+        self.save(progress, batches)
+        return progress.step
+
+    def save(self, progress: Progress, batches: dict[str, Any]) -> Path:
+        """Write ``checkpoint-STEP``, then delete the oldest beyond ``save_total_limit`` (0 keeps all)."""
+        final = self.folder / f"checkpoint-{progress.step}"
+        partial = final.with_name(final.name + PARTIAL)
+        remove(partial)
+        (partial / STATE).mkdir(parents=True)
+        self.policy.save(partial)
+        with one_process():
+            save_tensors(self._tensors(), checkpoint_id=partial / STATE, no_dist=True)
+        saved = {
+            "step": progress.step,
+            "version": progress.version,
+            "schedule": self.schedule.state_dict(),
+            "batches": batches,
+            "shapes": shapes(self.policy),
+        }
+        (partial / STATE / PROGRESS).write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+        (partial / COMPLETE).write_text(f"{progress.step}\n", encoding="utf-8")
+        flush_to_disk(partial)
+        put_in_place(partial, final)
+        self._delete_oldest()
+        return final
+
+    def _tensors(self) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "model": self.policy.model.state_dict(),
+            "optimizer": get_optimizer_state_dict(self.policy.model, self.optimizer),
+            "random": {"cpu": torch.get_rng_state()},
+        }
+        if self.policy.device.type == "cuda":
+            state["random"]["cuda"] = torch.cuda.get_rng_state(self.policy.device)
+        return state
+
+    def _load_tensors(self, folder: Path) -> None:
+        """Settings of the optimizer (betas, decay) stay those of today's options."""
+        state = self._tensors()
+        try:
+            with one_process():
+                load_tensors(state, checkpoint_id=folder, no_dist=True)
+        except CheckpointException as error:
+            raise ConfigError(f"{folder} cannot be read: {error}", setting=SETTING) from error
+        self.policy.model.load_state_dict(state["model"])
+        settings = [{**group, "params": None} for group in self.optimizer.param_groups]
+        set_optimizer_state_dict(self.policy.model, self.optimizer, state["optimizer"])
+        for group, setting in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update({name: value for name, value in setting.items() if name != "params"})
+        torch.set_rng_state(state["random"]["cpu"])
+        if "cuda" in state["random"]:
+            torch.cuda.set_rng_state(state["random"]["cuda"], self.policy.device)
+
+    def _delete_oldest(self) -> None:
+        limit = self.options.save_total_limit
+        for _, path in complete(self.folder)[:-limit] if limit else []:
+            remove(path)
+
+
+def shapes(policy: Policy) -> dict[str, list[int]]:
+    return {name: list(parameter.shape) for name, parameter in policy.model.named_parameters()}
+
+
+def require_same_shapes(path: Path, saved: dict[str, list[int]], ours: dict[str, list[int]]) -> None:
+    """Tensors that one side lacks would be passed over when the state is read."""
+    names = sorted(name for name in {*saved, *ours} if saved.get(name) != ours.get(name))
+    if names:
+        differences = "; ".join(
+            f"{name} {saved.get(name, 'missing')}, here {ours.get(name, 'missing')}" for name in names[:3]
+        )
+        raise ConfigError(f"{path} is of another model: {differences} ({len(names)} parameters)", setting=SETTING)
+
+
+def go_on_with(schedule: LambdaLR, saved: dict[str, Any]) -> None:
+    """Stand where ``saved`` stood; the learning rates are those of today's options."""
+    schedule.load_state_dict({**saved, "base_lrs": schedule.base_lrs})
+    for group, base, factor in zip(
+        schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+    ):
+        group["lr"] = base * factor(schedule.last_epoch)
+
+
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Without the warning that there is no process group: there is one process on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        yield
+
+
+def complete(folder: Path) -> list[tuple[int, Path]]:
+    """(step, path) of the complete checkpoints, lowest step first."""
+    named = [(NAME.fullmatch(path.name), path) for path in folder.glob("checkpoint-*")]
+    return sorted((int(match[1]), path) for match, path in named if match and (path / COMPLETE).is_file())
+
+
+def newest(folder: Path) -> Path | None:
+    """The complete checkpoint of the highest step; what a kill left half-written is skipped, with a line."""
+    for path in sorted(folder.glob("checkpoint-*")):
+        if path.suffix == PARTIAL or (NAME.fullmatch(path.name) and not (path / COMPLETE).is_file()):
+            logger.warning("%s is incomplete and is skipped", path)
+    found = complete(folder)
+    return found[-1][1] if found else None
+
+
+def require_resumable(path: Path) -> None:
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a checkpoint folder (give auto for the newest)", setting=SETTING)
+    if not (path / STATE / PROGRESS).is_file():
+        raise ConfigError(
+            f"{path} has no {STATE}/ (only the model was saved), so training cannot go on from it: to start a new run "
+            f"from its weights use --model_name_or_path {path}",
+            setting=SETTING,
+        )
+    if not (path / COMPLETE).is_file():
+        raise ConfigError(f"{path} is incomplete: its save was interrupted; give auto for the newest", setting=SETTING)
+
+
+def set_aside_later(folder: Path, step: int) -> None:
+    for later, path in complete(folder):
+        if later > step:
+            aside = path.with_name(path.name + SUPERSEDED)
+            remove(aside)
+            path.rename(aside)
+            logger.warning("%s is later than the restored step %d; it is set aside as %s", path, step, aside.name)
+
+
+def put_in_place(partial: Path, final: Path) -> None:
+    """Rename; a folder that is in the way (an earlier life of this step) goes first, and only then is deleted."""
+    replaced = final.with_name(final.name + REPLACED)
+    remove(replaced)
+    if final.exists():
+        final.rename(replaced)
+    partial.rename(final)
+    sync(final.parent)
+    remove(replaced)
+
+
+def flush_to_disk(folder: Path) -> None:
+    """So that the rename cannot reach the disk before what it names."""
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
