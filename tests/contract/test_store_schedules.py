@@ -281,6 +281,6 @@ def test_the_rules_hold_on_forty_schedules(tmp_path: Path, block: int) -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("block", range(4))
-def test_the_rules_hold_on_four_hundred_schedules(tmp_path: Path, block: int) -> None:
-    for seed in range(1000 + block * 100, 1100 + block * 100):
+def test_the_rules_hold_on_three_hundred_schedules(tmp_path: Path, block: int) -> None:
+    for seed in range(1000 + block * 75, 1075 + block * 75):
         play(tmp_path, seed)
