@@ -68,8 +68,8 @@ def test_a_session_stays_where_it_began_and_load_spreads() -> None:
     async def scene(pool: EnginePool, engines: list[Losing]) -> None:
         for engine in engines:
             engine.faults.seconds_per_token = 0.005
-        for _ in range(3):
-            await asyncio.gather(*(ask(pool, f"{i}") for i in range(12)))
+        for step in (1, 5, 7):
+            await asyncio.gather(*(ask(pool, f"{i * step % 12}") for i in range(12)))
         sessions = [{session for session, _ in engine.prompts} for engine in engines]
         assert [len(each) for each in sessions] == [4, 4, 4]
         assert not set.intersection(*sessions)
