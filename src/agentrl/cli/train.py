@@ -26,11 +26,14 @@ def main(argv: Sequence[str]) -> int:
 
 def train_run(config: RunConfig) -> None:
     """SIGINT or SIGTERM ends training after the step in progress, which is saved."""
+    from transformers.utils.logging import disable_progress_bar
+
     from agentrl.store.blocking import BlockingStore
     from agentrl.trainer.loop import TrainConfig, train
     from agentrl.trainer.source import SourceOptions, StoreBatchSource
     from agentrl.weights.disk import DiskPublisher
 
+    disable_progress_bar()
     tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
