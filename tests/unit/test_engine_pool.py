@@ -68,8 +68,8 @@ def test_a_session_stays_where_it_began_and_load_spreads() -> None:
     async def scene(pool: EnginePool, engines: list[Losing]) -> None:
         for engine in engines:
             engine.faults.seconds_per_token = 0.005
-        for _ in range(3):
-            await asyncio.gather(*(ask(pool, f"{i}") for i in range(12)))
+        for step in (1, 5, 7):
+            await asyncio.gather(*(ask(pool, f"{i * step % 12}") for i in range(12)))
         sessions = [{session for session, _ in engine.prompts} for engine in engines]
         assert [len(each) for each in sessions] == [4, 4, 4]
         assert not set.intersection(*sessions)
@@ -149,35 +149,51 @@ def test_prompts_that_are_too_long_say_nothing_about_the_service() -> None:
     play(scene, num=1)
 
 
-def test_with_all_services_out_requests_wait_for_the_first_that_is_well() -> None:
+def test_a_request_lost_at_the_only_service_waits_until_it_is_well() -> None:
     async def scene(pool: EnginePool, engines: list[Losing]) -> None:
         (only,) = engines
         only.lost = True
         waiting = [asyncio.create_task(ask(pool, f"{i}")) for i in range(3)]
         await asyncio.sleep(0.1)
-        late = asyncio.create_task(ask(pool, "late"))
+        late = [asyncio.create_task(ask(pool, f"late{i}")) for i in range(3)]
         await asyncio.sleep(0.1)
-        assert only.num_asked <= len(waiting)
-        waiting.append(late)
+        assert only.num_asked == 1
         only.lost = False
-        assert [len(each.token_ids) for each in await asyncio.gather(*waiting)] == [2, 2, 2, 2]
+        assert [len(each.token_ids) for each in await asyncio.gather(*waiting, *late)] == [2] * 6
 
     play(scene, num=1, recovery_seconds=5)
 
 
-def test_with_all_services_out_for_good_the_error_says_what_they_said() -> None:
+def test_an_outage_says_what_the_services_said_and_is_as_old_as_it_is() -> None:
     async def scene(pool: EnginePool, engines: list[Losing]) -> None:
         for engine in engines:
             engine.lost = True
-        for i in range(2 * MAX_FAILURES):
-            with pytest.raises((EngineError, EngineOutage)):
-                await ask(pool, f"{i}")
+        while not all(engine.num_asked >= MAX_FAILURES for engine in engines):
+            with pytest.raises(EngineUnavailable):
+                await ask(pool, f"{time.monotonic()}")
+        says = r"no engine was well for 0\.3 s: connection refused; connection refused"
         begun = time.monotonic()
-        with pytest.raises(EngineOutage, match=r"no engine was well for 0\.3 s: connection refused; connection refused"):
-            await ask(pool, "last")
-        assert time.monotonic() - begun < 1
+        with pytest.raises(EngineOutage, match=says):
+            await ask(pool, "first")
+        assert 0.2 < time.monotonic() - begun < 1
+        begun = time.monotonic()
+        with pytest.raises(EngineOutage, match=says):
+            await ask(pool, "second")
+        assert time.monotonic() - begun < 0.2
 
     play(scene)
+
+
+def test_a_request_whose_deadline_ends_first_is_its_own_error_and_no_outage() -> None:
+    async def scene(pool: EnginePool, engines: list[Losing]) -> None:
+        (only,) = engines
+        only.lost = True
+        with pytest.raises(EngineError, match=r"within the deadline.*connection refused"):
+            await ask(pool, deadline=0.2)
+        only.lost = False
+        assert len((await ask(pool)).token_ids) == 2
+
+    play(scene, num=1, recovery_seconds=5)
 
 
 def test_control_reaches_all_and_health_is_the_sum() -> None:

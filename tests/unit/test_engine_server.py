@@ -140,7 +140,7 @@ def test_failures_deadlines_and_refused_weights_have_their_statuses() -> None:
 
 def test_a_client_that_goes_away_frees_the_engine() -> None:
     async def scene(ask: Ask, engine: ScriptedEngine) -> None:
-        task = asyncio.create_task(ask("POST", "/generate", GENERATE))
+        task = asyncio.create_task(ask("POST", "/generate", {**GENERATE, "deadline_seconds": 60}))
 
         async def running(number: int) -> bool:
             return (await engine.health()).running == number

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class EnginePool:
     """``Engine`` over the services at ``urls``.
 
     A service that failed three times in a row gets no request until a health check, every ``check_seconds``, finds it
-    ready. When all are out, requests wait; after ``recovery_seconds`` they raise ``EngineOutage``, which ends the
+    ready. When all have been out for ``recovery_seconds``, waiting requests raise ``EngineOutage``, which ends the
     sampler instead of its episodes, and says what each service said last.
     """
 
@@ -60,6 +61,7 @@ class EnginePool:
         self._homes: OrderedDict[str, Service] = OrderedDict()
         self._watch: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
+        self._out_since: float | None = None
 
     async def generate(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, session: str, deadline_seconds: float
@@ -90,14 +92,14 @@ class EnginePool:
                 prompt_ids, sampling=sampling, session=session, deadline_seconds=deadline_seconds
             )
         except ContextTooLong:
-            service.num_failures = 0
+            self._note_well(service)
             raise
         except EngineError as error:
             self._note(service, error)
             raise
         finally:
             service.num_open -= 1
-        service.num_failures = 0
+        self._note_well(service)
         return completion
 
     async def _service_for(self, session: str, deadline_seconds: float) -> Service:
@@ -105,9 +107,7 @@ class EnginePool:
         if home is not None and not home.out:
             self._homes.move_to_end(session)
             return home
-        if all(service.out for service in self._services):
-            await self._recovery(min(deadline_seconds, self._recovery_seconds))
-        return self._settle(session, [service for service in self._services if not service.out])
+        return self._settle(session, await self._well_services(deadline_seconds))
 
     def _settle(self, session: str, services: Sequence[Service]) -> Service:
         """The least loaded of ``services`` becomes the home of ``session``; one that fails fast is not preferred."""
@@ -118,14 +118,23 @@ class EnginePool:
             self._homes.popitem(last=False)
         return service
 
-    async def _recovery(self, seconds: float) -> None:
-        self._recovered.clear()
+    async def _well_services(self, deadline_seconds: float) -> list[Service]:
+        """Services that are not out, or the first that is well again.
+
+        The outage is as old as it is, whoever asks: a request whose own deadline comes first is an ``EngineError``.
+        """
+        left = self._recovery_seconds - (time.monotonic() - self._out_since if self._out_since is not None else 0.0)
         try:
-            async with asyncio.timeout(seconds):
-                await self._recovered.wait()
+            async with asyncio.timeout(max(0.0, min(deadline_seconds, left))):
+                while not (well := [service for service in self._services if not service.out]):
+                    self._recovered.clear()
+                    await self._recovered.wait()
+                return well
         except TimeoutError as error:
             said = "; ".join(service.last_error for service in self._services)
-            raise EngineOutage(f"no engine was well for {seconds:g} s: {said}") from error
+            if left <= deadline_seconds:
+                raise EngineOutage(f"no engine was well for {self._recovery_seconds:g} s: {said}") from error
+            raise EngineError(f"no engine was well within the deadline ({deadline_seconds:.3g} s): {said}") from error
 
     def _note(self, service: Service, error: EngineError) -> None:
         service.num_failures += 1
@@ -133,9 +142,16 @@ class EnginePool:
         if service.num_failures == MAX_FAILURES:
             self._leave_out(service)
 
+    def _note_well(self, service: Service) -> None:
+        service.num_failures = 0
+        self._out_since = None
+        self._recovered.set()
+
     def _leave_out(self, service: Service) -> None:
         """Until a health check finds it well."""
         service.num_failures = max(service.num_failures, MAX_FAILURES)
+        if self._out_since is None and all(each.out for each in self._services):
+            self._out_since = time.monotonic()
         if self._watch is None or self._watch.done():
             logger.warning("%s is left out until it is well again: %s", service.url, service.last_error)
             self._watch = asyncio.create_task(self._watch_until_well(), name="engine health")
@@ -154,8 +170,7 @@ class EnginePool:
             return
         if health.ready:
             logger.info("%s is well again", service.url)
-            service.num_failures = 0
-            self._recovered.set()
+            self._note_well(service)
 
     async def update_weights(self, version: int, source: WeightSource) -> Confirmation:
         """Of all services; the first that does not confirm is the error."""
