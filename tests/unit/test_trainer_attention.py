@@ -76,6 +76,11 @@ def test_attention_that_is_more_than_a_mask_is_refused() -> None:
         tree_sdpa(torch.nn.Identity(), query, query, query, tree_mask=mask, s_aux=torch.zeros(2))
 
 
+def test_a_micro_batch_too_wide_for_a_dense_mask_names_the_setting() -> None:
+    with pytest.raises(ConfigError, match=r"--max_tokens_per_microbatch: .* a micro-batch has 65537"):
+        TreeMask.of(torch.ones(65_537, dtype=torch.long), torch.arange(65_537))
+
+
 def test_the_mask_shows_ancestors_only_and_windows_count_depth() -> None:
     #      0 - 1 - 2
     #        \ 3 - 4

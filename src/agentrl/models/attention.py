@@ -15,6 +15,8 @@ from transformers import AttentionInterface
 from agentrl.errors import ConfigError
 
 TREE_SDPA = "tree_sdpa"
+MAX_TOKENS = 65_536
+"""Unique tokens of a dense mask, whose memory grows with the square: 4 GiB here."""
 
 UNSUPPORTED = {
     "softcap": "caps its attention logits",
@@ -33,7 +35,13 @@ class TreeMask:
 
     @classmethod
     def of(cls, subtree_end_U: Tensor, positions_U: Tensor) -> TreeMask:
-        """k is visible to q iff ``k <= q < subtree_end_U[k]``."""
+        """k is visible to q iff ``k <= q < subtree_end_U[k]``. Raises ``ConfigError`` beyond ``MAX_TOKENS``."""
+        if len(subtree_end_U) > MAX_TOKENS:
+            raise ConfigError(
+                f"{TREE_SDPA} holds a dense mask, at most {MAX_TOKENS} unique tokens wide; a micro-batch has "
+                f"{len(subtree_end_U)}: lower it (if single paths are longer, lower --max_tokens too)",
+                setting="--max_tokens_per_microbatch",
+            )
         index_U = torch.arange(len(subtree_end_U), device=subtree_end_U.device)
         query_U1 = index_U[:, None]
         return cls(visible_UU=(index_U <= query_U1) & (query_U1 < subtree_end_U), positions_U=positions_U)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import ModelOptions
 from agentrl.errors import ConfigError
@@ -92,6 +93,7 @@ def load_policy(path: str | Path, options: ModelOptions) -> Policy:
     device = choose_device(options)
     config = read_config(source, options)
     register()
+    disable_progress_bar()
     loaded: Any = AutoModelForCausalLM.from_pretrained(
         source,
         # Models made from one config object share its attention name.

@@ -103,6 +103,7 @@ def begin(
     """Restore, publish what was restored, and undo what was done after it."""
     progress, saved = checkpoints.restore(config.resume) or (Progress(), {})
     batches.check(progress, resumed=bool(config.resume))
+    checkpoints.set_aside_later(progress.step)
     publish(policy, progress, None, batches, publisher)
     batches.rewind(progress, saved)
     return progress
