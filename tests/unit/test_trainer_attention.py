@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from agentrl.config import ModelOptions
 from agentrl.errors import ConfigError
 from agentrl.models.attention import TreeMask, tree_sdpa
-from agentrl.models.load import load_policy
+from agentrl.models.load import load_policy, require_tree_attention
 from agentrl.models.logprobs import token_logprobs
 
 
@@ -20,7 +20,7 @@ def limit_of(name: str) -> float:
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "mistral", "qwen3_moe"])
 def test_a_tree_gives_the_loss_and_gradients_of_its_unfolded_rows(family: str, tied: bool, tmp_path: Path) -> None:
     policy = model(tmp_path, family, tied=tied, gradient_checkpointing=True)
     for seed in range(3):
@@ -176,6 +176,28 @@ def test_models_that_cannot_train_are_refused(change: dict[str, object], message
     (folder / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ConfigError, match=message):
         load_policy(folder, ModelOptions())
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("cohere", "changes its logits after the head"),
+        ("opt", r"drops out at random \(set its dropout to 0 in config\.json\)"),
+        ("qwen3_next", "has layers of type linear_attention"),
+        ("gemma2", "does not load under tree_sdpa"),
+    ],
+)
+def test_families_that_are_more_than_masked_attention_are_refused(family: str, message: str, tmp_path: Path) -> None:
+    write_model(tmp_path, family, tied=False)
+    with pytest.raises(ConfigError, match=message):
+        load_policy(tmp_path, ModelOptions())
+
+
+def test_a_model_whose_branches_see_each_other_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = model(tmp_path)
+    monkeypatch.setattr("agentrl.models.load.PROBE_ENDS", (6, 6, 6, 6, 6, 6))
+    with pytest.raises(ConfigError, match="its branches see each other"):
+        require_tree_attention(policy)
 
 
 def test_settings_that_do_nothing_here_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,18 @@ from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    Qwen3NextConfig,
+)
 
 from agentrl.algo import build_loss
 from agentrl.batch.micro import MicroBatch
@@ -35,11 +46,26 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 0,
     "initializer_range": 0.05,
 }
+EXPERTS: dict[str, Any] = {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LINEAR: dict[str, Any] = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
 CONFIGS = {
     "qwen2": lambda **more: Qwen2Config(**SMALL | more),
     "qwen3": lambda **more: Qwen3Config(**SMALL | {"head_dim": 8} | more),
     "llama": lambda **more: LlamaConfig(**SMALL | more),
     "mistral": lambda **more: MistralConfig(**SMALL | {"sliding_window": 5} | more),
+    "qwen3_moe": lambda **more: Qwen3MoeConfig(**SMALL | EXPERTS | more),
+    "qwen3_next": lambda **more: Qwen3NextConfig(**SMALL | EXPERTS | LINEAR | more),
+    "gemma2": lambda **more: Gemma2Config(**SMALL | {"head_dim": 8} | more),
+    "cohere": lambda **more: CohereConfig(**SMALL | {"pad_token_id": 0} | more),
+    "opt": lambda **more: OPTConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, **more
+    ),
 }
 
 

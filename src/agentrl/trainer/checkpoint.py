@@ -71,7 +71,7 @@ class Checkpoints:
         return Progress(step=saved["step"], version=saved["version"]), saved["batches"]
 
     def set_aside_later(self, step: int) -> None:
-        """Checkpoints of later steps belong to a past that is given up: ``auto`` must not find them; none is deleted."""
+        """Later checkpoints belong to a past that is given up: ``auto`` must not find them. None is deleted."""
         for later, path in complete(self.folder):
             if later > step:
                 aside = path.with_name(path.name + SUPERSEDED)
