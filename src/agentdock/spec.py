@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,9 +74,10 @@ def builtin_server(name: str, *args: str) -> ServerSpec:
     if name not in BUILTIN:
         raise ValueError(f"no built-in tool server {name!r}; there are {', '.join(BUILTIN)}")
     packages = str(Path(__file__).resolve().parent.parent)
+    installed = packages in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     return ServerSpec(
         name=name,
         command=sys.executable,
         args=("-m", f"agentdock.servers.{name}", *args),
-        env={"PYTHONPATH": packages},
+        env={} if installed else {"PYTHONPATH": packages},
     )

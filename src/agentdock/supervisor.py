@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ class ServerStatus:
     num_tools: int
 
 
+def log_name(server: str) -> str:
+    """File name for the stderr of ``server``; a name with a separator stays inside the folder."""
+    return re.sub(r"[^\w.-]", "_", server) + ".log"
+
+
 class Supervisor:
     """Runs servers and calls their tools. ``failed`` is set, and ``failure`` says why, once a server gave up.
 
@@ -72,7 +78,7 @@ class Supervisor:
         self._upstreams = {
             spec.name: Upstream(
                 spec,
-                log_path=log_dir / f"{spec.name}.log" if log_dir else None,
+                log_path=log_dir / log_name(spec.name) if log_dir else None,
                 policy=policy,
                 on_failed=self._note_failure,
             )

@@ -1,4 +1,7 @@
-"""One tool server kept alive: an owner task holds its connection, restarts it, and gives up after repeated failure."""
+"""One tool server kept alive: an owner task holds its connection, restarts it, and gives up after repeated failure.
+
+The SDK is imported inside functions: it takes half a second that only a process with tool servers should pay.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,8 @@ class Upstream:
         )
         from pydantic import ValidationError
 
-        params = CallToolRequestParams(name=tool, arguments=dict(arguments), _meta={SESSION_META_KEY: session})
+        meta: Any = {SESSION_META_KEY: session} if session else None
+        params = CallToolRequestParams(name=tool, arguments=dict(arguments), _meta=meta)
         try:
             result = await link.session.send_request(
                 CallToolRequest(params=params), CallToolResult, request_read_timeout_seconds=max(remaining, 0.001)

@@ -110,7 +110,10 @@ class CallStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One attempted call in a reply. ``reason`` is a sentence the model can act on unless ``status`` is ok."""
+    """One attempted call in a reply. ``reason`` is a sentence the model can act on unless ``status`` is ok.
+
+    ``raw`` is the text of an attempt that has no usable arguments; empty otherwise.
+    """
 
     id: str
     name: str
@@ -118,6 +121,7 @@ class ToolCall:
     status: CallStatus = CallStatus.OK
     reason: str = ""
     repaired: bool = False
+    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

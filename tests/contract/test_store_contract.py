@@ -796,7 +796,7 @@ async def test_groups_of_a_lineage_that_ended_run_again_under_their_old_seq(open
     assert await play(store, running, versions=[2])
     again = await must_claim(store)
     assert (again.task.id, again.task.seq, again.finished) == (mixed.task.id, 2, ())
-    assert again.claim_no > mixed.claim_no
+    assert again.claim_no == mixed.claim_no + 2
     await play(store, again, versions=[1])
     assert seqs(await must_take(store, 2, 1)) == [1, 1]
     await store.ack(2)

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 import store_actors
-from store_actors import GROUPS_PER_STEP, LEASE_SECONDS, open_actor_store
+from store_actors import LEASE_SECONDS, open_actor_store
 
 from agentrl.types import Split, Task
 
 NUM_KILLS = 10
 NUM_SAMPLERS = 3
-TRAIN_GROUPS = 40
+TRAIN_GROUPS = 120
 EVAL_GROUPS = 4
 SLOTS = 3
 RUN_SECONDS = 50.0
@@ -66,7 +66,7 @@ class Host:
     def kill_one(self) -> None:
         running = [role for role, process in self.processes.items() if process.poll() is None]
         if running:
-            self.processes[self.random.choice(running)].kill()
+            self.processes[self.random.choice([*running, *running[:1]])].kill()
             time.sleep(0.01)
 
     def done(self) -> bool:
@@ -102,7 +102,7 @@ def run_with_kills(host: Host) -> None:
         assert time.time() < deadline, f"still running after {RUN_SECONDS} s; deaths: {host.deaths}"
         if time.time() > next_kill and len(host.deaths) < NUM_KILLS:
             host.kill_one()
-            next_kill = time.time() + host.random.uniform(0.2, 0.9)
+            next_kill = time.time() + host.random.uniform(0.1, 0.6)
         host.bury()
         time.sleep(0.01)
 
@@ -221,5 +221,3 @@ def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, ho
     check_no_row_is_trained_twice_in_the_surviving_lineage(found)
     check_every_group_is_trained_or_accounted_for(found)
     check_nobody_waits_longer_than_a_lease(found, host.deaths)
-    assert max(task.seq for task in found.tasks if task.split == "train") >= TRAIN_GROUPS - 1
-    assert GROUPS_PER_STEP > 1

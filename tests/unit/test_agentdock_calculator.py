@@ -4,7 +4,7 @@ import ast
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentdock.servers.arithmetic import ArithmeticProblem, evaluate
@@ -30,6 +30,9 @@ from agentdock.servers.arithmetic import ArithmeticProblem, evaluate
         ("(-1)**1000000001", "-1"),
         ("0**0", "1"),
         ("6/3", "2"),
+        ("1/10**400", "1e-400"),
+        ("10**400/3", "3.33333333333333e+399"),
+        ("2/10**7", "0.0000002"),
     ],
 )
 def test_values_are_bare_numbers(expression: str, value: str) -> None:
@@ -64,7 +67,7 @@ def test_values_are_bare_numbers(expression: str, value: str) -> None:
 )
 def test_hostile_and_wrong_input_is_refused_at_once_in_words(expression: str, problem: str) -> None:
     began = time.perf_counter()
-    with pytest.raises(ArithmeticProblem, match=problem.replace("*", r"\*").replace("'", "'")):
+    with pytest.raises(ArithmeticProblem, match=problem.replace("*", r"\*")):
         evaluate(expression)
     assert time.perf_counter() - began < 0.2
 
@@ -79,6 +82,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(EXPRESSIONS)
 def test_integer_arithmetic_agrees_with_python(expression: str) -> None:
     try:

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -336,3 +338,34 @@ def test_the_protocol_error_of_a_server_is_refusal_not_death(tmp_path: Path) -> 
 def test_two_servers_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two tool servers are named a"):
         Supervisor([odd("a"), odd("b"), odd("a")])
+
+
+@pytest.mark.ci
+def test_under_random_kills_every_call_ends_and_says_how() -> None:
+    random = Random(7)
+    policy = RestartPolicy(first_backoff_seconds=0.01, max_restarts=100)
+    ends: Counter[str] = Counter()
+
+    async def one(supervisor: Supervisor) -> None:
+        try:
+            ends[await text_of(supervisor, "a", random.choice(["echo", "slow"]), "answered")] += 1
+        except ServerDied:
+            ends["died"] += 1
+
+    async def kill_often(supervisor: Supervisor) -> None:
+        while True:
+            await asyncio.sleep(random.random() * 0.5)
+            pid = supervisor.status()[0].pid
+            if pid is not None:
+                os.kill(pid, random.choice([signal.SIGKILL, signal.SIGTERM]))
+
+    async def scene(supervisor: Supervisor) -> None:
+        await supervisor.start()
+        killer = asyncio.create_task(kill_often(supervisor))
+        for _ in range(12):
+            await asyncio.wait_for(asyncio.gather(*(one(supervisor) for _ in range(10))), 20)
+        killer.cancel()
+
+    play(Supervisor([odd("a")], policy=policy), scene)
+    assert ends["answered"] + ends["died"] == 120
+    assert min(ends["answered"], ends["died"]) > 0

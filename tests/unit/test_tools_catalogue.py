@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.tools.catalogue import shown_names
@@ -21,6 +21,7 @@ def test_a_derived_name_never_takes_the_name_of_another_tool() -> None:
     assert len(set(names.values())) == 3
 
 
+@settings(deadline=None)
 @given(st.sets(st.tuples(st.sampled_from(["a", "b.c", "a_b"]), st.text(max_size=80)), max_size=8), st.randoms())
 def test_names_are_valid_unique_and_independent_of_order(tools: set[tuple[str, str]], random) -> None:
     listed = sorted(tools)

@@ -1,19 +1,22 @@
 """Exact arithmetic on text: ``+ - * / // % **`` and parentheses, with bounds on length, depth and size of numbers.
 
 A recursive-descent parser with Python's precedence. Integers and fractions are exact; a result that is not an integer
-is printed as a float with up to 15 significant digits.
+is printed as a decimal number with up to 15 significant digits.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from fractions import Fraction
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 60
 MAX_DIGITS = 1000
 MAX_BITS = MAX_DIGITS * 10 // 3
+SIGNIFICANT_DIGITS = 15
+DIGITS = Context(prec=SIGNIFICANT_DIGITS)
 TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|(\*\*|//|[-+*/%()])|(\S))")
 MEANT = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "（": "(", "）": ")"})
 
@@ -167,8 +170,6 @@ def _bounded(value: Fraction) -> Fraction:
 def _text(value: Fraction) -> str:
     if value.denominator == 1:
         return str(value.numerator)
-    try:
-        text = format(float(value), ".15g")
-    except OverflowError:
-        raise ArithmeticProblem("the result is too large to print as a decimal number") from None
-    return text
+    rounded = DIGITS.divide(Decimal(value.numerator), Decimal(value.denominator)).normalize()
+    plain = -7 <= rounded.adjusted() < SIGNIFICANT_DIGITS
+    return format(rounded, "f") if plain else str(rounded).lower()

@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from agentdock.reaping import HAS_GROUPS, guardian, signal_group
-from agentdock.servers.sweep import MARKER, kill_leftovers, threads_of_user, uid_in_use
+from agentdock.servers.sweep import MARKER, count_marked, kill_leftovers, threads_of_user, uid_in_use
 
 TIER = "limits"
 CHILD = Path(__file__).with_name("sandbox_child.py")
 UIDS = range(20_000, 60_000)
 POLL_SECONDS = 0.005
+COUNT_SECONDS = 0.1
 DRAIN_SECONDS = 1.0
 CHUNK_BYTES = 65_536
 
@@ -134,7 +135,7 @@ async def _run(folder: Path, limits: Limits, uid: int | None) -> Execution:
     guardian.add(process.pid)
     readers = [asyncio.create_task(_read(pipe, limits.output_bytes)) for pipe in (process.stdout, process.stderr)]
     try:
-        in_time = await _exited(process, limits.wall_seconds)
+        stopped = await _watch(process, limits, marker if uid is None and os.geteuid() == 0 else "")
     finally:
         signal_group(process.pid, force=True)
         kill_leftovers(uid, marker)
@@ -149,7 +150,7 @@ async def _run(folder: Path, limits: Limits, uid: int | None) -> Execution:
         stdout=_shown("stdout", *outputs[0]),
         stderr=_shown("stderr", *outputs[1]),
         exit_code=exit_code,
-        stopped=_stopped(in_time, exit_code, limits),
+        stopped=stopped or (f"CPU time limit of {limits.cpu_seconds} s" if exit_code == -signal.SIGXCPU else ""),
         truncated=any(total > len(kept) for kept, total in outputs),
         seconds=time.monotonic() - began,
         own_user=uid is not None,
@@ -183,6 +184,17 @@ async def _read(pipe: asyncio.StreamReader, limit: int) -> tuple[bytes, int]:
     return bytes(kept), total
 
 
+async def _watch(process: asyncio.subprocess.Process, limits: Limits, marker: str) -> str:
+    """Wait for the end and return the limit that was reached; with ``marker``, count processes ourselves."""
+    deadline = time.monotonic() + limits.wall_seconds
+    while not await _exited(process, min(COUNT_SECONDS, deadline - time.monotonic())):
+        if time.monotonic() >= deadline:
+            return f"wall time limit of {limits.wall_seconds:g} s"
+        if marker and count_marked(marker) > limits.processes:
+            return f"limit of {limits.processes} processes"
+    return ""
+
+
 async def _exited(process: asyncio.subprocess.Process, seconds: float) -> bool:
     """Wait by polling: ``process.wait`` also waits for pipes that a detached child may hold open."""
     deadline = time.monotonic() + seconds
@@ -198,11 +210,3 @@ def _shown(name: str, kept: bytes, total: int) -> str:
     return (
         text if total == len(kept) else f"{text}\n[{name} truncated: the first {len(kept)} of {total} bytes are shown]"
     )
-
-
-def _stopped(in_time: bool, exit_code: int, limits: Limits) -> str:
-    if not in_time:
-        return f"wall time limit of {limits.wall_seconds:g} s"
-    if exit_code == -signal.SIGXCPU:
-        return f"CPU time limit of {limits.cpu_seconds} s"
-    return ""

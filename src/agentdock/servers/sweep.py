@@ -27,6 +27,11 @@ def kill_leftovers(uid: int | None, marker: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def count_marked(marker: str) -> int:
+    """How many processes carry ``marker``: for root that cannot change users, RLIMIT_NPROC does not count."""
+    return sum(1 for _ in _marked(marker))
+
+
 def uid_in_use(uid: int) -> bool:
     return any(True for _ in _of_uid(uid))
 

@@ -33,8 +33,19 @@ class Renderer(Protocol):
         """Prompt ids up to and with the generation prompt. ``tools=()`` renders like no tools at all."""
         ...
 
-    def parse(self, token_ids: Sequence[int], *, finish_reason: str, prompt_ids: Sequence[int]) -> Reply:
-        """Meaning of a completion; ``prompt_ids`` tells whether the prompt already opened the reasoning block."""
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        *,
+        finish_reason: str,
+        prompt_ids: Sequence[int],
+        tools: Sequence[ToolSpec] = (),
+    ) -> Reply:
+        """Meaning of a completion; ``prompt_ids`` tells whether the prompt already opened the reasoning block.
+
+        ``tools`` are the declared ones: names and arguments are checked against them when there are any, and formats
+        that write bare values read the types from them.
+        """
         ...
 
     def assistant_message(self, reply: Reply) -> Message:

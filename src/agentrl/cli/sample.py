@@ -46,7 +46,7 @@ async def sample(config: RunConfig) -> None:
         parse_sources(config.tools.mcp_manager_url),
         call_timeout_seconds=config.tools.tool_timeout,
         result_limit_chars=config.tools.tool_result_limit,
-        log_folder=config.folder / "logs",
+        log_dir=config.folder / "logs",
     )
     pool: EnginePool | None = None
     try:
@@ -93,7 +93,6 @@ def build_sampler(
         Worker(id=f"sampler/{host}/{os.getpid()}/{time.time_ns()}", kind="sampler", host=host, pid=os.getpid()),
         num_workers=math.ceil(options.target_concurrency / options.num_generations),
         admission=Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness),
-        tools_failed=toolset.failed,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentdock.platform import die_with_parent
+from agentdock.reaping import guardian, signal_group
 from agentrl.errors import ProcessDied
 
 TAIL_LINES = 15
@@ -48,8 +48,8 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._env, "OMP_NUM_THREADS": str(num_threads)},
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
+        guardian.add(process.pid)
         child = Child(name=name, process=process, log=log, expected_to_end=expected_to_end)
         self.children[name] = child
         return child
@@ -87,11 +87,9 @@ class Supervisor:
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """The child leads its own group, so whatever it started ends with it."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    signal_group(process.pid, force=True)
     process.wait()
+    guardian.remove(process.pid)
 
 
 def how_it_ended(code: int) -> str:

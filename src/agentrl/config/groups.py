@@ -164,6 +164,7 @@ class EngineOptions:
     """Engine"""
 
     engine: str = option("slots", "slots (embedded) or scripted (tests)", choices=("slots", "scripted"))
+    engine_script: str = option("", "module:attr of the scripted engine's replies")
     engine_url: list[str] = option([], "engines that already run")
     engine_slots: int = option(64, "sequences decoded together")
     max_context: int = option(0, "tokens of context; 0: the model's own limit")

@@ -208,7 +208,8 @@ async def call_tool(call: ToolCall, tools: ToolSession) -> ToolResult:
         async with boundary(GatewayError, f"call {call.name}"):
             return await tools.call(call)
     except ToolError as error:
-        return replace(failed(call, ResultStatus.TOOL_ERROR, str(error)), latency_seconds=time.monotonic() - begun)
+        result = failed(call, ResultStatus(error.status), str(error))
+        return replace(result, truncated=error.truncated, latency_seconds=time.monotonic() - begun)
 
 
 def failed(call: ToolCall, status: ResultStatus, text: str) -> ToolResult:

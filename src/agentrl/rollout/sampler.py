@@ -34,14 +34,12 @@ class MCPSampler:
         *,
         num_workers: int,
         admission: Admission | None,
-        tools_failed: asyncio.Event | None = None,
         drain_seconds: float = 10.0,
     ) -> None:
         self._runner = runner
         self._worker = worker
         self._num_workers = num_workers
         self._admission = admission
-        self._tools_failed = tools_failed or asyncio.Event()
         self._drain_seconds = drain_seconds
         self._stop = asyncio.Event()
         self._claims: dict[str, Claim] = {}
@@ -121,8 +119,9 @@ class MCPSampler:
             await self._store.heartbeat(replace(self._worker, waiting_for="" if self._claims else "a group to claim"))
 
     async def _watch_tools(self) -> None:
-        await self._tools_failed.wait()
-        raise GatewayError("a tool server failed for good", where="tools")
+        toolset = self._runner.toolset
+        await toolset.failed.wait()
+        raise GatewayError(toolset.failure, where="tools")
 
     async def _give_back(self) -> None:
         for claim in self._claims.values():

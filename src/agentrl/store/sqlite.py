@@ -7,6 +7,7 @@ moments, never the file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import time
@@ -113,7 +114,8 @@ class SqliteStore:
         if answer.cancelled() or answer.exception() is not None or (claim := answer.result()) is None:
             return
         lease = self._lease(claim)
-        self._writer.submit(lambda db: leases.release(db, lease)).add_done_callback(retrieve)
+        with contextlib.suppress(StoreError):  # closed meanwhile: the group is left to the lease rule
+            self._writer.submit(lambda db: leases.release(db, lease)).add_done_callback(retrieve)
 
     async def append_turn(self, claim: Claim, turn: DispatchedSamplingTask) -> None:
         codec.check_turn(turn, claim.task)

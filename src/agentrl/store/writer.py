@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from agentrl.errors import AgentRLError, StoreError
+from agentrl.errors import StoreError
 from agentrl.store.schema import BUSY_SECONDS, prepare
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Writer:
     def _run(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
         try:
             db = prepare(self.path)
-        except AgentRLError as error:
+        except Exception as error:  # whatever it is, open() waits for it
             loop.call_soon_threadsafe(fail, ready, error)
             return
         loop.call_soon_threadsafe(succeed, ready, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,9 +26,18 @@ class ToolSession(Protocol):
 
 
 class Toolset(Protocol):
-    """All tool servers of a process, opened once."""
+    """All tool servers of a process, opened once.
+
+    ``failed`` is set once a server gave up for good: the run has to end, and ``failure`` says why.
+    """
 
     specs: tuple[ToolSpec, ...]
+
+    @property
+    def failed(self) -> asyncio.Event: ...
+
+    @property
+    def failure(self) -> str: ...
 
     async def open(self) -> None:
         """Start or reach every server; raise ``ConfigError`` naming the server that cannot be had and why."""

@@ -76,7 +76,7 @@ class Catalogue:
             unknown = [server for server in servers if server not in self.servers]
             if unknown:
                 raise ConfigError(
-                    f"no tool server {_quoted(unknown)}; there are {_quoted(self.servers)}", setting="mcp_server_name"
+                    f"no tool server {_quoted(unknown)}; there are {_quoted(self.servers)}", setting="--mcp_server_name"
                 )
             entries = [entry for entry in entries if entry.server in servers]
         if allow is not None:

@@ -47,7 +47,7 @@ class McpToolset:
         if unknown:
             raise ConfigError(
                 f"no tool server {', '.join(map(repr, unknown))}; there are {', '.join(map(repr, names)) or 'none'}",
-                setting="mcp_server_name",
+                setting="--mcp_server_name",
             )
         self.specs: tuple[ToolSpec, ...] = ()
         self._required = frozenset(names if required is None else required)
@@ -74,7 +74,7 @@ class McpToolset:
             reasons = await self._supervisor.start()
             missing = {name: reason for name, reason in reasons.items() if name in self._required}
             if missing:
-                raise ConfigError("\n".join(missing.values()), setting="mcp_manager_url")
+                raise ConfigError("\n".join(missing.values()), setting="--mcp_manager_url")
         except BaseException:
             await self._supervisor.stop()
             raise

@@ -13,7 +13,7 @@ from typing import Any
 from agentdock.supervisor import BUILTIN, ServerSpec, builtin_server
 from agentrl.errors import ConfigError
 
-SETTING = "mcp_manager_url"
+SETTING = "--mcp_manager_url"
 KEYS = ("type", "command", "args", "env", "cwd", "start_timeout_seconds", "idempotent_tools")
 
 

@@ -29,9 +29,7 @@ class Publication:
 class Publisher(Protocol):
     """``publish`` returns once every engine confirmed ``version``; an engine that did not is a ``WeightsError``."""
 
-    def publish(
-        self, tensors: Mapping[str, torch.Tensor], *, version: int, canary: Canary | None
-    ) -> Publication: ...
+    def publish(self, tensors: Mapping[str, torch.Tensor], *, version: int, canary: Canary | None) -> Publication: ...
 
     def close(self) -> None: ...
 

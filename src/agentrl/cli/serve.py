@@ -1,0 +1,157 @@
+"""``agentrl serve``: the embedded engine over HTTP: token ids for samplers, chat completions for everybody.
+
+With ``--run_name`` it belongs to a run: it registers itself in the store and serves nothing until the trainer has
+published a first version. Without, it serves the model as it lies in its folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from agentrl.chat import load_renderer
+from agentrl.cli.preflight import check_model, require_torch
+from agentrl.config import RunConfig
+from agentrl.engine import Engine
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.server import serve
+from agentrl.errors import EngineError
+from agentrl.store import Store, open_store
+from agentrl.store.base import HEARTBEAT_SECONDS
+from agentrl.types import InferenceService, ServiceStatus, Worker
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str]) -> int:
+    config = RunConfig.parse(argv, command="serve", description=__doc__ or "")
+    check_model(config)
+    asyncio.run(serve_run(config) if config.run.run_name else serve_alone(config))
+    return 0
+
+
+async def serve_alone(config: RunConfig) -> None:
+    console = Console()
+    await serve(
+        build_engine(config, version=0),
+        host=config.serve.host,
+        port=config.serve.port,
+        model_name=config.model.model_name,
+        renderer=load_renderer(config.model.model_name_or_path, tool_call_parser=config.rollout.tool_call_parser),
+        on_ready=lambda url: console.print(f"serving {config.model.model_name} at {url}", highlight=False),
+        stop=stop_on_signals(),
+    )
+
+
+async def serve_run(config: RunConfig) -> None:
+    engine = build_engine(config, version=None)
+    store = open_store(config.store_url, run=config.run.run_name)
+    await store.open()
+    stop = stop_on_signals()
+    registration = Registration(store=store, engine=engine, config=config)
+    beating = asyncio.create_task(registration.beat(stop))
+    try:
+        await serve(
+            engine,
+            host=config.serve.host,
+            port=config.serve.port,
+            model_name=config.model.model_name,
+            renderer=load_renderer(config.model.model_name_or_path, tool_call_parser=config.rollout.tool_call_parser),
+            on_ready=registration.ready,
+            stop=stop,
+        )
+        if beating.done():
+            beating.result()
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await registration.leave()
+        await engine.close()
+        await store.close()
+
+
+def build_engine(config: RunConfig, *, version: int | None) -> Engine:
+    if config.engine.engine == "scripted":
+        return ScriptedEngine(config.engine.engine_script, version=version)
+    require_torch()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from agentrl.engine.slots import SlotEngine
+
+    model = AutoModelForCausalLM.from_pretrained(
+        config.model.model_name_or_path,
+        dtype=getattr(torch, config.model.torch_dtype),
+        trust_remote_code=config.model.trust_remote_code,
+    )
+    return SlotEngine(
+        model.to(pick_device(config.model.device)),
+        num_slots=config.engine.engine_slots,
+        max_context=config.engine.max_context,
+        version=version,
+    )
+
+
+def pick_device(wanted: str) -> str:
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+
+
+def stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+@dataclass(slots=True, kw_only=True)
+class Registration:
+    """The engine's row in the store, and its heartbeat as a worker of the run."""
+
+    store: Store
+    engine: Engine
+    config: RunConfig
+    url: str = ""
+    started: int = 0
+
+    async def ready(self, url: str) -> None:
+        self.url, self.started = url, time.time_ns()
+        await self.store.put_service(self._service(ServiceStatus.UP, None))
+        logger.info("serving at %s", url)
+
+    async def beat(self, stop: asyncio.Event) -> None:
+        """Heartbeats with the version served; an engine that broke stops the server and is raised."""
+        host, pid = socket.gethostname(), os.getpid()
+        while True:
+            health = await self.engine.health()
+            if health.detail.startswith("failed"):
+                stop.set()
+                raise EngineError(health.detail)
+            waiting = "the first weights" if health.version is None else ""
+            worker = Worker(id=f"engine/{host}/{pid}", kind="engine", host=host, pid=pid, waiting_for=waiting)
+            await self.store.heartbeat(worker)
+            if self.url:
+                await self.store.put_service(self._service(ServiceStatus.UP, health.version))
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    async def leave(self) -> None:
+        if self.url:
+            await self.store.put_service(self._service(ServiceStatus.DOWN, None))
+
+    def _service(self, status: ServiceStatus, version: int | None) -> InferenceService:
+        return InferenceService(
+            url=self.url,
+            kind=self.config.engine.engine,
+            model=self.config.model.model_name,
+            status=status,
+            policy_version=version,
+        )

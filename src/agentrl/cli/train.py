@@ -1,0 +1,91 @@
+"""``agentrl train``: the trainer of a run. Takes finished groups from the store, publishes weights to the engines."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+
+from agentrl.cli.feed import planned_steps, read_tasks
+from agentrl.cli.preflight import check_model, require_torch
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.store import open_store
+from agentrl.telemetry import JsonlSink, Telemetry
+
+
+def main(argv: Sequence[str]) -> int:
+    config = RunConfig.parse(argv, command="train", description=__doc__ or "")
+    if not config.run.run_name:
+        raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
+    check_model(config)
+    require_torch()
+    train_run(config)
+    return 0
+
+
+def train_run(config: RunConfig) -> None:
+    """SIGINT or SIGTERM ends training after the step in progress, which is saved."""
+    from agentrl.store.blocking import BlockingStore
+    from agentrl.trainer.loop import TrainConfig, train
+    from agentrl.trainer.source import SourceOptions, StoreBatchSource
+    from agentrl.weights.disk import DiskPublisher
+
+    tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
+    store = open_store(config.store_url, run=config.run.run_name)
+    with BlockingStore(store) as blocking:
+
+        def engine_urls() -> list[str]:
+            services = [s.url for s in blocking.call(store.services) if s.status == "UP"]
+            return config.engine.engine_url or services
+
+        publisher = DiskPublisher(
+            config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout
+        )
+        source = StoreBatchSource(
+            blocking,
+            SourceOptions(
+                groups_per_step=config.groups_per_step,
+                algo=config.algo_options,
+                optim=config.optim,
+                max_tokens_per_microbatch=config.max_tokens_per_microbatch,
+                drop_staleness=config.pacing.drop_staleness,
+                in_order=config.pacing.sync_sampling,
+                wait_timeout_seconds=config.engine.wait_timeout,
+            ),
+            stop=stop,
+        )
+        try:
+            train(
+                TrainConfig(
+                    folder=config.folder,
+                    total_steps=planned_steps(config, len(tasks)) if tasks else max(config.optim.max_steps, 0),
+                    model=config.model,
+                    optim=config.optim,
+                    algo=config.algo_options,
+                    checkpoint=config.checkpoint,
+                    resume=config.run.resume_from_checkpoint,
+                    seed=config.run.seed,
+                    gap_limits=gap_limits(config),
+                ),
+                source,
+                publisher,
+                telemetry,
+                stop,
+            )
+        finally:
+            publisher.close()
+            source.close()
+            telemetry.close()
+
+
+def gap_limits(config: RunConfig):
+    """In single precision on the embedded engine, engine and trainer must agree on every log-prob; else not asserted."""
+    from agentrl.trainer.guards import GapLimits
+
+    exact = config.engine.engine == "slots" and not config.engine.engine_url and config.model.torch_dtype == "float32"
+    return GapLimits() if exact else None

@@ -1,0 +1,180 @@
+"""Several engines as one: sticky by session, else the least loaded; one that keeps failing is left out.
+
+The watch consumes health answers of services that are out, waits between rounds, and unblocks requests that found no
+service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agentrl.engine.base import Confirmation, Engine, EngineHealth, WeightSource
+from agentrl.engine.client import EngineClient, EngineUnavailable
+from agentrl.errors import ConfigError, ContextTooLong, EngineError
+from agentrl.types import Completion, Sampling
+
+logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+NUM_SESSIONS = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    url: str
+    engine: Engine
+    num_open: int = 0
+    num_failures: int = 0
+    last_error: str = ""
+
+    @property
+    def out(self) -> bool:
+        return self.num_failures >= MAX_FAILURES
+
+
+class EnginePool:
+    """``Engine`` over the services at ``urls``.
+
+    A service that failed three times in a row gets no request until a health check, every ``check_seconds``, finds it
+    ready. When all are out a request waits ``recovery_seconds``, then fails and says what each of them said last.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        check_seconds: float = 1.0,
+        recovery_seconds: float = 30.0,
+        connect: Callable[[str], Engine] = EngineClient,
+    ) -> None:
+        if not urls:
+            raise ConfigError("an engine pool needs at least one URL", setting="--engine_url")
+        self._services = [Service(url, connect(url)) for url in dict.fromkeys(urls)]
+        self._check_seconds = check_seconds
+        self._recovery_seconds = recovery_seconds
+        self._homes: OrderedDict[str, Service] = OrderedDict()
+        self._watch: asyncio.Task[None] | None = None
+        self._recovered = asyncio.Event()
+
+    async def generate(
+        self, prompt_ids: Sequence[int], *, sampling: Sampling, session: str, deadline_seconds: float
+    ) -> Completion:
+        """A request lost on its way is sent once more, elsewhere if there is an elsewhere, within the deadline."""
+        end = asyncio.get_running_loop().time() + deadline_seconds
+        service = await self._service_for(session, deadline_seconds)
+        try:
+            return await self._ask(service, prompt_ids, sampling, session, deadline_seconds)
+        except EngineUnavailable:
+            elsewhere = [other for other in self._services if other is not service and not other.out]
+            left = end - asyncio.get_running_loop().time()
+            if not elsewhere or left <= 0:
+                raise
+        return await self._ask(self._settle(session, elsewhere), prompt_ids, sampling, session, left)
+
+    async def _ask(
+        self, service: Service, prompt_ids: Sequence[int], sampling: Sampling, session: str, deadline_seconds: float
+    ) -> Completion:
+        service.num_open += 1
+        try:
+            completion = await service.engine.generate(
+                prompt_ids, sampling=sampling, session=session, deadline_seconds=deadline_seconds
+            )
+        except ContextTooLong:
+            service.num_failures = 0
+            raise
+        except EngineError as error:
+            self._note(service, error)
+            raise
+        finally:
+            service.num_open -= 1
+        service.num_failures = 0
+        return completion
+
+    async def _service_for(self, session: str, deadline_seconds: float) -> Service:
+        home = self._homes.get(session)
+        if home is not None and not home.out:
+            self._homes.move_to_end(session)
+            return home
+        if all(service.out for service in self._services):
+            await self._recovery(min(deadline_seconds, self._recovery_seconds))
+        return self._settle(session, [service for service in self._services if not service.out])
+
+    def _settle(self, session: str, services: Sequence[Service]) -> Service:
+        """The least loaded of ``services`` becomes the home of ``session``; one that fails fast is not preferred."""
+        service = min(services, key=lambda each: (each.num_failures, each.num_open))
+        self._homes[session] = service
+        self._homes.move_to_end(session)
+        if len(self._homes) > NUM_SESSIONS:
+            self._homes.popitem(last=False)
+        return service
+
+    async def _recovery(self, seconds: float) -> None:
+        self._recovered.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._recovered.wait()
+        except TimeoutError as error:
+            said = "; ".join(service.last_error for service in self._services)
+            raise EngineError(f"no engine was well for {seconds:g} s: {said}") from error
+
+    def _note(self, service: Service, error: EngineError) -> None:
+        service.num_failures += 1
+        service.last_error = str(error)
+        if service.num_failures == MAX_FAILURES:
+            logger.warning("%s failed %d times in a row and is left out: %s", service.url, MAX_FAILURES, error)
+        if service.out and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._watch_until_well(), name="engine health")
+
+    async def _watch_until_well(self) -> None:
+        """Ask the services that are out how they are, until none is out."""
+        while sick := [service for service in self._services if service.out]:
+            await asyncio.sleep(self._check_seconds)
+            await asyncio.gather(*(self._check(service) for service in sick))
+
+    async def _check(self, service: Service) -> None:
+        try:
+            health = await service.engine.health()
+        except EngineError as error:
+            service.last_error = str(error)
+            return
+        if health.ready:
+            logger.info("%s is well again", service.url)
+            service.num_failures = 0
+            self._recovered.set()
+
+    async def update_weights(self, version: int, source: WeightSource) -> Confirmation:
+        """Of all services; the first that does not confirm is the error."""
+        seen = await asyncio.gather(*(each.engine.update_weights(version, source) for each in self._services))
+        differences = [each.canary_difference for each in seen if each.canary_difference is not None]
+        urls = ", ".join(each.url for each in self._services)
+        return Confirmation(url=urls, version=version, canary_difference=max(differences, default=None))
+
+    async def pause(self) -> None:
+        await asyncio.gather(*(service.engine.pause() for service in self._services))
+
+    async def resume(self) -> None:
+        await asyncio.gather(*(service.engine.resume() for service in self._services))
+
+    async def health(self) -> EngineHealth:
+        """Sums over the services; ready when one is, and the oldest version that a request may meet."""
+        answers = await asyncio.gather(*(service.engine.health() for service in self._services), return_exceptions=True)
+        seen = [answer for answer in answers if isinstance(answer, EngineHealth)]
+        versions = [each.version for each in seen if each.version is not None]
+        return EngineHealth(
+            ready=any(each.ready for each in seen),
+            version=min(versions, default=None),
+            running=sum(each.running for each in seen),
+            waiting=sum(each.waiting for each in seen),
+            generated_tokens=sum(each.generated_tokens for each in seen),
+            detail="; ".join(str(answer) for answer in answers if isinstance(answer, BaseException)),
+        )
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        await asyncio.gather(*(service.engine.close() for service in self._services))
