@@ -40,7 +40,9 @@ def tokenizer(name: str) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     backend.train_from_iterator(CORPUS, trainer)
     backend.add_special_tokens(special)
     backend.add_tokens(unspecial)
@@ -78,7 +80,9 @@ def tool(text: str, call_id: str = "call00000") -> Message:
     return {"role": "tool", "name": "search", "tool_call_id": call_id, "content": text}
 
 
-WORDS = st.sampled_from(["the answer", "北京 天气", "naïve – “q”", "a\nb", "🌧 x", "{}", "tool said", "1+1=2", 'say "hi"', "ß"])
+WORDS = st.sampled_from(
+    ["the answer", "北京 天气", "naïve – “q”", "a\nb", "🌧 x", "{}", "tool said", "1+1=2", 'say "hi"', "ß"]
+)
 TEXTS = st.lists(WORDS, min_size=1, max_size=3).map(" ".join)
 CALLS = st.lists(st.one_of(TEXTS.map(lambda q: ("search", {"query": q})), st.just(("now", {}))), min_size=1, max_size=3)
 
@@ -102,7 +106,8 @@ def sample(name: str, turn: dict) -> tuple[list[int], str]:
     """Ids and finish reason of a scripted completion."""
     reasoning = turn["reasoning"] if name == "thinking" else ""
     calls = tuple(
-        ToolCall(id=f"call{n:05d}", name=called, arguments=arguments) for n, (called, arguments) in enumerate(turn["calls"])
+        ToolCall(id=f"call{n:05d}", name=called, arguments=arguments)
+        for n, (called, arguments) in enumerate(turn["calls"])
     )
     reply = Reply(content=turn["text"], reasoning=reasoning, calls=calls if turn["kind"] == "calls" else ())
     if turn["kind"] == "calls" and name in ("llama3", "mistral"):
@@ -161,7 +166,9 @@ def test_a_cut_turn_is_ended_by_one_forced_token() -> None:
 
 
 def test_a_document_end_does_not_end_the_turn_for_the_template() -> None:
-    renders = TemplateRenderer(tokenizer("hermes"), eos_token_ids=[tokenizer("hermes").convert_tokens_to_ids("<|endoftext|>")])
+    renders = TemplateRenderer(
+        tokenizer("hermes"), eos_token_ids=[tokenizer("hermes").convert_tokens_to_ids("<|endoftext|>")]
+    )
     prompt = renders.open([user("q")], ())
     sampled = tokenizer("hermes").encode("yes<|endoftext|>", add_special_tokens=False)
     assert renders.parse(sampled, finish_reason="stop", prompt_ids=prompt).content == "yes"
@@ -189,7 +196,9 @@ def thinking_dialogue(renders: TemplateRenderer) -> tuple[list[Message], list[in
     return [user("q"), renders.assistant_message(reply)], prompt, sampled
 
 
-def test_old_reasoning_stays_while_tools_answer_and_a_new_question_starts_a_branch(caplog: pytest.LogCaptureFixture) -> None:
+def test_old_reasoning_stays_while_tools_answer_and_a_new_question_starts_a_branch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     renders = renderer("thinking")
     messages, prompt, sampled = thinking_dialogue(renders)
     kept = renders.extend(messages, (), prompt_ids=prompt, sampled_ids=sampled, new_messages=[tool("r")])
@@ -295,11 +304,27 @@ def test_a_model_folder_tells_its_format(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--model_name_or_path.*tokenizer.json"):
+    with pytest.raises(ConfigError, match=r"--model_name_or_path.*tokenizer.json"):
         load_renderer(tmp_path)
     save("hermes", tmp_path)
-    with pytest.raises(ConfigError, match="--tool_call_parser.*'nope'.*qwen.*hermes"):
+    with pytest.raises(ConfigError, match=r"--tool_call_parser.*'nope'.*qwen.*hermes"):
         load_renderer(tmp_path, "nope")
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    with pytest.raises(ConfigError, match="--tool_call_parser"):
+    with pytest.raises(ConfigError, match=r"--tool_call_parser"):
         load_renderer(tmp_path)
+
+
+def test_a_template_that_adds_to_the_history_starts_a_branch() -> None:
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer("hermes").backend_tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{{ 'old ' if loop.revindex > 2 else '' }}{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renders = TemplateRenderer(fast)
+    prompt = renders.open([user("q")], ())
+    sampled = fast.encode("yes<|im_end|>", add_special_tokens=False)
+    messages = [user("q"), {"role": "assistant", "content": "yes"}]
+    extension = renders.extend(messages, (), prompt_ids=prompt, sampled_ids=sampled, new_messages=[user("more")])
+    assert not extension.append_only
+    assert "old q" in fast.decode(list(extension.prompt_ids))

@@ -6,7 +6,6 @@ Everything is real and in processes of its own: MCP tool server, engine, sampler
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -23,7 +22,7 @@ DEFAULT_NAME = "quickstart"
 
 def main(argv: Sequence[str]) -> int:
     require_torch()
-    from agentrl.models.tiny import shipped_model
+    from agentrl.models.tiny import TINY_MODEL_DIR
 
     with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
         config = RunConfig.parse(["--config", str(options), *argv], command="quickstart", description=__doc__ or "")
@@ -31,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
     data = Path(config.run.output_dir) / f"{name}-data"
     paths = {
         "run_name": name,
-        "model_name_or_path": config.model.model_name_or_path or str(shipped_model()),
-        "train_file": config.tasks.train_file or str(write_tasks(data, "train", NUM_TRAIN)),
-        "eval_file": config.tasks.eval_file or str(write_tasks(data, "heldout", NUM_HELD_OUT)),
+        "model_name_or_path": config.model.model_name_or_path or str(TINY_MODEL_DIR),
+        "train_file": config.tasks.train_file or str(write_split(data, "train", NUM_TRAIN)),
+        "eval_file": config.tasks.eval_file or str(write_split(data, "heldout", NUM_HELD_OUT)),
     }
     flags = [f"--{option}={value}" for option, value in paths.items()]
     with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
@@ -51,11 +50,10 @@ def free_name(output: Path) -> str:
     return name
 
 
-def write_tasks(folder: Path, split: str, count: int) -> Path:
-    from agentrl.models.tiny import make_tasks
+def write_split(folder: Path, split: str, count: int) -> Path:
+    from agentrl.models.tiny import make_tasks, write_tasks
 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split}.jsonl"
-    rows = make_tasks(split, count, seed=0)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_tasks(path, make_tasks(split, count, seed=0))
     return path

@@ -18,13 +18,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the shipped model is seed 0")
     options = parser.parse_args(argv)
     require_torch()
-    from agentrl.models.tiny import NUM_STEPS, build_tiny_model
+    from agentrl.models.tiny import WARM_START_STEPS, build_tiny_model
 
     console = Console()
     with Progress(console=console) as progress:
-        bar = progress.add_task("warm start", total=NUM_STEPS)
+        bar = progress.add_task("warm start", total=WARM_START_STEPS)
         build_tiny_model(
-            options.out_dir, seed=options.seed, progress=lambda step, loss: progress.update(bar, completed=step)
+            options.out_dir, seed=options.seed, progress=lambda step, steps, loss: progress.update(bar, completed=step)
         )
     console.print(f"model folder: {options.out_dir}", highlight=False)
     return 0

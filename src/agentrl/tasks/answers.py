@@ -52,12 +52,14 @@ def tags(text: str, name: str) -> Iterator[str]:
 def boxes(text: str, command: str) -> Iterator[str]:
     """Contents of the boxes in the order in which they begin; an unbalanced one is skipped."""
     closes = matching_braces(text)
+    last_dollar = text.rfind("$")
     for found in re.finditer(re.escape(command) + r"(?![A-Za-z])(\s*)(\{?)", text):
         if found[2]:
             end = closes.get(found.end() - 1)
             if end is not None:
                 yield text[found.end() : end]
-        elif found[1] and (dollar := text.find("$", found.end())) >= 0:
+        elif found[1] and found.end() <= last_dollar:
+            dollar = text.find("$", found.end())
             following = text.find(command, found.end())
             if following < 0 or dollar < following:
                 yield text[found.end() : dollar]

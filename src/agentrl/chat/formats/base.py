@@ -12,6 +12,9 @@ from agentrl.types import CallStatus
 MAX_BROKEN = 32
 """Broken calls read per reply. What follows is reported as one more, which keeps hostile replies linear in time."""
 
+MAX_MENTIONS = 64
+"""Tags in prose per reply, for the same reason."""
+
 CUT = "the reply was cut by the length limit before this call was complete; write a shorter call"
 
 
@@ -44,6 +47,7 @@ class Draft:
         self.attempts: list[Attempt] = []
         self._pieces: list[str] = []
         self._num_broken = 0
+        self._num_mentions = 0
 
     @property
     def content(self) -> str:
@@ -51,10 +55,15 @@ class Draft:
 
     @property
     def exhausted(self) -> bool:
-        return self._num_broken >= MAX_BROKEN
+        return self._num_broken >= MAX_BROKEN or self._num_mentions >= MAX_MENTIONS
 
     def say(self, text: str) -> None:
         self._pieces.append(text)
+
+    def mention(self, tag: str) -> None:
+        """A tag that begins no call is text."""
+        self.say(tag)
+        self._num_mentions += 1
 
     def add(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
@@ -65,7 +74,8 @@ class Draft:
         self.add(Attempt(name=name, status=CallStatus.MALFORMED, reason=reason, raw=raw))
 
     def give_up(self, raw: str) -> None:
-        self.break_off(f"more than {MAX_BROKEN} broken calls in one reply; the rest was not read", raw)
+        limits = f"{MAX_BROKEN} broken calls or {MAX_MENTIONS} tags without a call"
+        self.break_off(f"more than {limits} in one reply; the rest was not read", raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

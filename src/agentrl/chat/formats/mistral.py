@@ -34,7 +34,7 @@ def read_block(text: str, opening: int, draft: Draft) -> int:
         draft.break_off(CUT, text[opening:])
         return len(text)
     if text[:opening].strip():
-        draft.say(MARK)
+        draft.mention(MARK)
         return start
     return read_broken(
         text, opening, f"{MARK} must be followed by a JSON list of calls, or name and a JSON object", draft

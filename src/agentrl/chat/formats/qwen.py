@@ -43,7 +43,7 @@ def read_block(text: str, opening: int, draft: Draft) -> int:
         draft.break_off(CUT, text[opening:])
         return len(text)
     if is_mention(text, opening):
-        draft.say(OPEN)
+        draft.mention(OPEN)
         return opening + len(OPEN)
     return read_broken(text, opening, f"{OPEN} must be followed by a JSON object", draft)
 

@@ -87,7 +87,7 @@ def read_other(text: str, start: int, draft: Draft) -> int:
         "abcdefghijklmnopqrstuvwxyz_<="
     )
     if not cut and (line.strip() or text.find(CLOSE, begin, limit) < 0):
-        draft.say(OPEN)
+        draft.mention(OPEN)
         return begin
     return read_broken(text, start, "the call must be written as <function=NAME> with <parameter=NAME> blocks", draft)
 

@@ -1,0 +1,33 @@
+"""What the scripted engine says in end-to-end tests: a function of the question and the slot, nothing else."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from functools import cache
+
+from transformers import PreTrainedTokenizerFast
+
+from agentrl.models.tiny import TINY_MODEL_DIR
+from agentrl.types import Sampling
+
+
+@cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast.from_pretrained(str(TINY_MODEL_DIR))
+
+
+def reply(prompt_ids: Sequence[int], session: str, sampling: Sampling) -> list[int]:
+    """Half of the slots call the calculator and answer with its result, the others guess."""
+    prompt = tokenizer().decode(list(prompt_ids))
+    question = re.findall(r"What is (.+?)\?", prompt)[-1]
+    slot = session.split("/")[-2]
+    result = re.findall(r"<tool_response>\s*(\S+)\s*</tool_response>", prompt)
+    if result:
+        text = f"<answer>{result[-1]}</answer>"
+    elif zlib.crc32(f"{question}/{slot}".encode()) % 2:
+        text = f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{question}"}}}}\n</tool_call>'
+    else:
+        text = "<answer>0</answer>"
+    return tokenizer().encode(text + "<|im_end|>", add_special_tokens=False)
