@@ -172,6 +172,7 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change_and_sav
         train(config(folder, write_model(tmp_path / "m")), source, publisher, Telemetry([]))
     assert source.acknowledged == [1]
     assert sorted(publisher.weights) == [0, 1]
+    assert (folder / "checkpoint-1/COMPLETE").is_file(), "what was trained before is kept"
     replay = load_replay(folder / "refused/step-2.npz")
     assert len(replay) == len(bad)
     assert replay[0].advantages_T[0] == math.inf

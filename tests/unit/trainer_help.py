@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +27,13 @@ from agentrl.batch.micro import MicroBatch
 from agentrl.batch.plan import plan_step
 from agentrl.batch.rows import build_row
 from agentrl.config import AlgoOptions, ModelOptions, OptimOptions
+from agentrl.engine.base import Canary
 from agentrl.models.load import Policy, load_policy
 from agentrl.telemetry import Metrics
 from agentrl.trainer.step import forward_backward
 from agentrl.types import DBRecordData, DispatchedSamplingTask, Sampling, VersionSpan
 from agentrl.weights.base import Publication
+from agentrl.weights.scripted import ScriptedPublisher
 
 VOCABULARY = 61
 SMALL: dict[str, Any] = {
@@ -157,16 +159,13 @@ def relative(seen: torch.Tensor, expected: torch.Tensor) -> float:
     return float((seen - expected).norm() / expected.norm())
 
 
-class KeepingPublisher:
-    """Keeps a copy of the weights of each version, and serves nobody."""
+class KeepingPublisher(ScriptedPublisher):
+    """Keeps a copy of the weights of each version too."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.weights: dict[int, dict[str, torch.Tensor]] = {}
-        self.canaries: list[Any] = []
 
-    def publish(self, tensors: Any, *, version: int, canary: Any) -> Publication:
+    def publish(self, tensors: Mapping[str, torch.Tensor], *, version: int, canary: Canary | None) -> Publication:
         self.weights[version] = {name: tensor.clone() for name, tensor in tensors.items()}
-        self.canaries.append(canary)
-        return Publication(version=version, tensor_hash="", confirmations=())
-
-    def close(self) -> None: ...
+        return ScriptedPublisher.publish(self, tensors, version=version, canary=canary)

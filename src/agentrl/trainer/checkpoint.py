@@ -90,7 +90,8 @@ class Checkpoints:
         """Write ``checkpoint-STEP``, then delete the oldest beyond ``save_total_limit`` (0 keeps all)."""
         final = self.folder / f"checkpoint-{progress.step}"
         partial = final.with_name(final.name + PARTIAL)
-        remove(partial)
+        for leftover in self.folder.glob(f"checkpoint-*{PARTIAL}"):
+            remove(leftover)
         (partial / STATE).mkdir(parents=True)
         self.policy.save(partial)
         with one_process():
