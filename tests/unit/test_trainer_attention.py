@@ -54,7 +54,7 @@ def test_any_split_into_microbatches_gives_the_same_gradient(tmp_path: Path) -> 
 
 def test_a_chain_scores_as_the_stock_model_does(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "mistral", initializer_range=0.2)
-    policy = load_policy(folder, ModelOptions())
+    policy = load_policy(folder, ModelOptions(device="cpu"))
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     token_ids = torch.randint(0, 61, (40,), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_a_path_too_long_for_a_mask_names_the_setting(monkeypatch: pytest.Monkey
 
 def test_a_model_under_training_leaves_other_models_of_its_config_alone(tmp_path: Path) -> None:
     stock = AutoModelForCausalLM.from_pretrained(write_model(tmp_path), attn_implementation="sdpa")
-    load_policy(tmp_path, ModelOptions())
+    load_policy(tmp_path, ModelOptions(device="cpu"))
     other = AutoModelForCausalLM.from_config(copy.deepcopy(stock.config))
     assert stock.config._attn_implementation == "sdpa"
     other(torch.arange(4)[None])
@@ -222,7 +222,7 @@ def test_models_that_cannot_train_are_refused(change: dict[str, object], message
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ConfigError, match=message):
-        load_policy(folder, ModelOptions())
+        load_policy(folder, ModelOptions(device="cpu"))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_models_that_cannot_train_are_refused(change: dict[str, object], message
 def test_families_that_are_more_than_masked_attention_are_refused(family: str, message: str, tmp_path: Path) -> None:
     write_model(tmp_path, family, tied=False)
     with pytest.raises(ConfigError, match=message):
-        load_policy(tmp_path, ModelOptions())
+        load_policy(tmp_path, ModelOptions(device="cpu"))
 
 
 def test_a_model_whose_branches_see_each_other_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,4 +251,4 @@ def test_settings_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bfloat16 compute is not there yet"):
         load_policy(write_model(tmp_path), ModelOptions(torch_dtype="bfloat16"))
     with pytest.raises(ConfigError, match="is not the folder of a model"):
-        load_policy(tmp_path / "nothing", ModelOptions())
+        load_policy(tmp_path / "nothing", ModelOptions(device="cpu"))

@@ -40,7 +40,7 @@ def config(folder: Path, model_folder: Path, **more: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "folder": folder,
         "total_steps": 0,
-        "model": ModelOptions(model_name_or_path=str(model_folder)),
+        "model": ModelOptions(device="cpu", model_name_or_path=str(model_folder)),
         "optim": OptimOptions(learning_rate=3e-3, lr_scheduler_type="constant"),
         "algo": AlgoOptions(),
         "checkpoint": CheckpointOptions(save_steps=2),
@@ -102,7 +102,7 @@ def test_every_step_is_published_saved_when_due_and_acknowledged_in_this_order(t
 
 def test_training_raises_the_log_probs_of_what_was_rewarded(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
-    policy = load_policy(folder, ModelOptions())
+    policy = load_policy(folder, ModelOptions(device="cpu"))
     rows = random_rows(3, groups=2, siblings=4)
     micros = tuple(scored_by(policy, micro) for micro in plan(rows))
 
@@ -118,7 +118,7 @@ def test_training_raises_the_log_probs_of_what_was_rewarded(tmp_path: Path) -> N
     source = ScriptedBatchSource([micros] * 8)
     options = config(tmp_path / "run", folder, optim=OptimOptions(learning_rate=2e-3))
     train(options, source, publisher, telemetry)
-    trained = load_policy(tmp_path / "run/checkpoint-8", ModelOptions())
+    trained = load_policy(tmp_path / "run/checkpoint-8", ModelOptions(device="cpu"))
     assert favour(trained, 1) > favour(policy, 1) + 0.05
     assert favour(trained, -1) < favour(policy, -1) - 0.05
     assert same_weights(publisher.weights[8], {n: p.detach() for n, p in trained.model.named_parameters()})
@@ -181,7 +181,7 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change_and_sav
 
 def test_an_engine_that_scores_otherwise_than_the_trainer_stops_the_run(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
-    policy = load_policy(folder, ModelOptions())
+    policy = load_policy(folder, ModelOptions(device="cpu"))
     agreeing = tuple(scored_by(policy, micro) for micro in plan(random_rows(0)))
     off = agreeing[0].behavior_logprobs_T.copy()
     off[2] += 3e-4

@@ -65,7 +65,7 @@ def train_config(tmp_path: Path, **more: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "folder": tmp_path / "run",
         "total_steps": 0,
-        "model": ModelOptions(model_name_or_path=str(tmp_path / "model")),
+        "model": ModelOptions(device="cpu", model_name_or_path=str(tmp_path / "model")),
         "optim": OptimOptions(learning_rate=1e-3),
         "algo": AlgoOptions(),
         "checkpoint": CheckpointOptions(save_steps=2),
@@ -94,7 +94,7 @@ class TinySampler:
     def __init__(self, tmp_path: Path, publisher: KeepingPublisher, flat: tuple[str, ...] = ()) -> None:
         self._store = open_run(tmp_path)
         self._publisher = publisher
-        self._policy = load_policy(tmp_path / "model", ModelOptions())
+        self._policy = load_policy(tmp_path / "model", ModelOptions(device="cpu"))
         self._flat = flat
         self._worker = Worker(id="tiny", kind="sampler", host="here", pid=1)
 

@@ -83,7 +83,7 @@ def write_model(folder: Path, family: str = "qwen3", *, tied: bool = True, seed:
 
 
 def model(folder: Path, family: str = "qwen3", *, tied: bool = True, **options: Any) -> Policy:
-    return load_policy(write_model(folder, family, tied=tied), ModelOptions(**options))
+    return load_policy(write_model(folder, family, tied=tied), ModelOptions(**{"device": "cpu"} | options))
 
 
 def ids(rng: random.Random, low: int, high: int) -> tuple[int, ...]:
