@@ -1,21 +1,21 @@
 """The failure tree, and ``boundary``, which attributes whatever escapes a block to the boundary it crossed.
 
-    AgentRLError
-    ├── ConfigError            the person repairs it: an option, a file, a setting; raised before anything starts
-    │   └── TaskFileError      a task file; ``problems`` name line, field and kind
-    ├── ToolError              the model reads it: becomes a tool message
-    ├── EpisodeError           the record holds it: this episode ends as ``error``
-    │   ├── RenderError
-    │   ├── EngineError
-    │   │   └── ContextTooLong
-    │   ├── GatewayError
-    │   └── ScoringError
-    ├── StoreError             a write that cannot be made
-    │   └── LeaseLost          another owner has the group now
-    ├── WeightsError           an engine did not become the version it was given
-    ├── WaitTimeout            a wait reached its deadline; says what was awaited and from whom
-    ├── ProcessDied            a supervised process ended; names it, with the tail of its log
-    └── Interrupted            a person or the system asked the run to stop; what was done is saved
+AgentRLError
+├── ConfigError            the person repairs it: an option, a file, a setting; raised before anything starts
+│   └── TaskFileError      a task file; ``problems`` name line, field and kind
+├── ToolError              the model reads it: becomes a tool message
+├── EpisodeError           the record holds it: this episode ends as ``error``
+│   ├── RenderError
+│   ├── EngineError
+│   │   └── ContextTooLong
+│   ├── GatewayError
+│   └── ScoringError
+├── StoreError             a write that cannot be made
+│   └── LeaseLost          another owner has the group now
+├── WeightsError           an engine did not become the version it was given
+├── WaitTimeout            a wait reached its deadline; says what was awaited and from whom
+├── ProcessDied            a supervised process ended; names it, with the tail of its log
+└── Interrupted            a person or the system asked the run to stop; what was done is saved
 """
 
 from __future__ import annotations

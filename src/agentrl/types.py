@@ -1,7 +1,7 @@
 """The documents that pass between rooms: tasks, turns, records, training rows, and what engines and tools answer.
 
-Standard library only, so that every process can import it. The persisted documents keep the names users look for in
-the database: ``Task``, ``Record``, ``DispatchedSamplingTask``, ``DBRecordData``, ``WeightVersion``, ``InferenceService``.
+Standard library only, so that every process can import it. The persisted documents keep the names users look for in the
+database: ``Task``, ``Record``, ``DispatchedSamplingTask``, ``DBRecordData``, ``WeightVersion``, ``InferenceService``.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A lease on one group. Every write of the owner carries ``claim_no``; ``finished`` are terminal records to keep."""
+    """A lease on one group. Every write of its owner carries ``claim_no``; ``finished`` are terminal records kept."""
 
     task: Task
     worker: str

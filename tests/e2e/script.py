@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-import zlib
 from collections.abc import Sequence
 from functools import cache
 
@@ -26,7 +26,7 @@ def reply(prompt_ids: Sequence[int], session: str, sampling: Sampling) -> list[i
     result = re.findall(r"<tool_response>\s*(\S+)\s*</tool_response>", prompt)
     if result:
         text = f"<answer>{result[-1]}</answer>"
-    elif zlib.crc32(f"{question}/{slot}".encode()) % 2:
+    elif hashlib.sha256(f"{question}/{slot}".encode()).digest()[0] % 2:
         text = f'<tool_call>\n{{"name": "calculator", "arguments": {{"expression": "{question}"}}}}\n</tool_call>'
     else:
         text = "<answer>0</answer>"

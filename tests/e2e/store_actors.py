@@ -1,7 +1,8 @@
-"""A sampler and a trainer without models, to be killed: ``store_actors.py sampler|trainer FOLDER NAME SEED DIE_AT``.
+"""A sampler, a trainer and a pusher without models, to be killed: ``store_actors.py KIND FOLDER NAME SEED FATE``.
 
 They do with the store what the real ones do, in the same order, and write down what they were told is done: one JSON
-object a line in FOLDER/NAME.jsonl. At the DIE_AT-th point between two operations they kill themselves (0: never).
+object a line in FOLDER/NAME.jsonl. FATE is ``live``, ``kill:EVENT:N`` or ``stop:EVENT:N``: what an actor does to itself
+right after it wrote the N-th EVENT down (``point`` is any moment between two operations).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from agentrl.types import (
     Sampling,
     Score,
     Split,
+    Task,
     TurnSpan,
     VersionSpan,
     WeightVersion,
@@ -50,19 +53,26 @@ def open_actor_store(folder: Path) -> Store:
 class Life:
     """What an actor has seen, and when it ends."""
 
-    def __init__(self, folder: Path, name: str, seed: int, die_at: int) -> None:
-        self.folder, self.name, self.die_at = folder, name, die_at
+    def __init__(self, folder: Path, name: str, seed: int, fate: str) -> None:
+        self.folder, self.name, self.fate = folder, name, fate
         self.random = random.Random(f"{name}/{seed}")
-        self.points = 0
+        self.events: Counter[str] = Counter()
         self._log = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(self, event: str, **fields: Any) -> None:
         os.write(self._log, (json.dumps({"event": event, "time": time.time(), **fields}) + "\n").encode())
+        self.reach(event)
+
+    def reach(self, event: str) -> None:
+        self.events[event] += 1
+        if self.fate == f"kill:{event}:{self.events[event]}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fate == f"stop:{event}:{self.events[event]}":
+            self.note("stopped")
+            os.kill(os.getpid(), signal.SIGSTOP)
 
     async def point(self) -> None:
-        self.points += 1
-        if self.points == self.die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self.reach("point")
         await asyncio.sleep(self.random.uniform(0, 0.01))
 
 
@@ -70,6 +80,15 @@ async def beat(store: Store, name: str, kind: str) -> None:
     while True:
         await store.heartbeat(Worker(id=name, kind=kind, host="here", pid=os.getpid()))
         await asyncio.sleep(LEASE_SECONDS / 6)
+
+
+async def push_epochs(store: Store, life: Life) -> None:
+    """Two epochs, one call each, as every process that starts a run does it."""
+    for epoch in range(2):
+        epoch_tasks = [Task(task_id=f"q{i}", query="q", epoch=epoch) for i in range(200)]
+        life.note("pushed", new=await store.add_tasks(epoch_tasks))
+        await life.point()
+    await store.end_stream(Split.TRAIN)
 
 
 # --- Sampler ---------------------------------------------------------------------------------------------------------
@@ -192,6 +211,7 @@ async def train(store: Store, life: Life) -> None:
         if taken is None:
             await asyncio.sleep(POLL_SECONDS)
             continue
+        life.note("taken", step=rule.step, groups=taken.num_groups)
         await life.point()
         if taken.rows:
             await step(store, life, weights, [(row.id, list(row.versions)) for row in taken.rows])
@@ -213,18 +233,19 @@ async def step(store: Store, life: Life, weights: Weights, rows: list[tuple[str,
     await life.point()
     if new.step % SAVE_STEPS == 0:
         weights.save()
+        life.note("saved", step=new.step)
     await life.point()
     await store.ack(new.step)
     life.note("trained", step=new.step, version=new.version, rows=len(rows))
     await life.point()
 
 
-async def main(kind: str, folder: str, name: str, seed: str, die_at: str) -> None:
-    life = Life(Path(folder), name, int(seed), int(die_at))
+async def main(kind: str, folder: str, name: str, seed: str, fate: str) -> None:
+    life = Life(Path(folder), name, int(seed), fate)
     store = open_actor_store(life.folder)
     await store.open()
     heartbeat = asyncio.create_task(beat(store, name, kind))
-    await {"sampler": sample, "trainer": train}[kind](store, life)
+    await {"sampler": sample, "trainer": train, "pusher": push_epochs}[kind](store, life)
     heartbeat.cancel()
     await store.close()
 

@@ -27,6 +27,8 @@ TRAIN_GROUPS = 120
 EVAL_GROUPS = 4
 SLOTS = 3
 RUN_SECONDS = 50.0
+TRAINER, STOPPING, FINISHING = RESERVED = ("trainer.1", "sampler0.2", "sampler1.3")
+"""First lives: dies between save and ack, wakes up as a late owner, dies right after a record was stored."""
 SLACK_SECONDS = 4.0
 """Start of a process and of a busy machine; a lease is 1 s."""
 
@@ -43,16 +45,34 @@ class Host:
     starts: int = 0
 
     def start(self, role: str) -> None:
-        """Half of the lives end at a point of their own choice, as long as kills are left."""
         self.starts += 1
         name = self.names[role] = f"{role}.{self.starts}"
-        dies = len(self.deaths) < NUM_KILLS and self.random.random() < 0.5
-        die_at = self.random.randint(1, 60 if role != "trainer" else 25) if dies else 0
         kind = "trainer" if role == "trainer" else "sampler"
-        arguments = [kind, str(self.folder), name, str(self.random.randint(0, 10**6)), str(die_at)]
+        arguments = [kind, str(self.folder), name, str(self.random.randint(0, 10**6)), self.fate(role)]
         log = (self.folder / f"{name}.err").open("wb")
         self.processes[role] = subprocess.Popen([sys.executable, store_actors.__file__, *arguments], stderr=log)
         log.close()
+
+    def fate(self, role: str) -> str:
+        """First lives end where it hurts most; of later ones half at a moment of their own, while kills are left."""
+        first = {"trainer": "kill:saved:1", "sampler0": "stop:finished:1", "sampler1": "kill:finished:2"}
+        if role in first and role not in self.processes:
+            return first[role]
+        if len(self.deaths) >= NUM_KILLS or self.random.random() < 0.5:
+            return "live"
+        moments = {"point": 60, "finished": 6, "finalised": 3}
+        if role == "trainer":
+            moments = {"point": 25, "taken": 4, "saved": 2, "trained": 4}
+        event = self.random.choice(list(moments))
+        return f"kill:{event}:{self.random.randint(1, moments[event])}"
+
+    def wake(self) -> None:
+        """Continue what stopped itself, after its lease has run out: a late owner."""
+        for path in self.folder.glob("sampler*.jsonl"):
+            last = path.read_text().splitlines()[-1:]
+            event = json.loads(last[0]) if last else {"event": ""}
+            if event["event"] == "stopped" and time.time() > event["time"] + 1.8 * LEASE_SECONDS:
+                self.processes[path.stem.partition(".")[0]].send_signal(signal.SIGCONT)
 
     def bury(self) -> None:
         """Start what killed itself again; anything else that ended has to have ended well."""
@@ -64,7 +84,9 @@ class Host:
             self.start(role)
 
     def kill_one(self) -> None:
-        running = [role for role, process in self.processes.items() if process.poll() is None]
+        running = [
+            role for role in self.processes if self.processes[role].poll() is None and self.names[role] not in RESERVED
+        ]
         if running:
             self.processes[self.random.choice([*running, *running[:1]])].kill()
             time.sleep(0.01)
@@ -104,6 +126,7 @@ def run_with_kills(host: Host) -> None:
             host.kill_one()
             next_kill = time.time() + host.random.uniform(0.1, 0.6)
         host.bury()
+        host.wake()
         time.sleep(0.01)
 
 
@@ -213,11 +236,36 @@ def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, ho
     hosts.append(host)
     run_with_kills(host)
     assert len(host.deaths) >= NUM_KILLS
-    assert any(name.startswith("trainer") for name in host.deaths)
+    assert {TRAINER, FINISHING} <= set(host.deaths)
     found = asyncio.run(look(tmp_path))
+    assert STOPPING in {each["actor"] for each in of_kind(found, "lost")}
     check_every_slot_is_terminal(found)
     check_no_finished_record_is_lost(found)
     check_groups_are_finalised_once(found)
     check_no_row_is_trained_twice_in_the_surviving_lineage(found)
     check_every_group_is_trained_or_accounted_for(found)
     check_nobody_waits_longer_than_a_lease(found, host.deaths)
+
+
+@pytest.mark.ci
+def test_eight_processes_push_each_epoch_once_though_two_are_killed(tmp_path: Path, hosts: list[Host]) -> None:
+    host = Host(tmp_path, random.Random(0))
+    hosts.append(host)
+    for number in range(8):
+        arguments = ["pusher", str(tmp_path), f"pusher{number}", str(number), "kill:pushed:1" if number < 2 else "live"]
+        host.processes[f"pusher{number}"] = subprocess.Popen([sys.executable, store_actors.__file__, *arguments])
+    codes = [process.wait(30) for process in host.processes.values()]
+    assert codes == [-signal.SIGKILL] * 2 + [0] * 6
+    found = asyncio.run(look_at_tasks(tmp_path))
+    assert [task.seq for task in found] == list(range(400))
+    assert len({task.id for task in found}) == 400
+    pushed = [json.loads(line)["new"] for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(new for new in pushed if new) == [200, 200]
+
+
+async def look_at_tasks(folder: Path) -> list[Task]:
+    store = open_actor_store(folder)
+    await store.open()
+    found = await store.find("task")
+    await store.close()
+    return found

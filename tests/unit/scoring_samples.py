@@ -18,7 +18,7 @@ def with_config(answer: str, truth: Any, config: dict[str, Any]) -> dict[str, An
 
 
 async def asynchronous(answer: str, truth: str) -> float:
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
     return float(answer == truth)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "contract"))
 from engine_cases import count_up, served, until
 
 from agentrl.engine.scripted import Faults, ScriptedEngine
-from agentrl.engine.server import serve
+from agentrl.engine.server import serve, url_of
 from agentrl.errors import ConfigError, RenderError
 from agentrl.types import Message, Reply, Sampling, ToolCall, ToolSpec
 
@@ -179,6 +180,22 @@ def test_it_stops_gracefully_and_does_not_wait_for_ever() -> None:
 async def read(response: Any) -> Any:
     async with response as answer:
         return await answer.json()
+
+
+def test_an_engine_on_every_address_is_known_by_the_name_of_its_machine() -> None:
+    assert url_of("0.0.0.0", 80) == url_of("::", 80) == f"http://{socket.gethostname()}:80"
+    assert url_of("::1", 80) == "http://[::1]:80"
+
+
+def test_a_web_page_cannot_use_the_engine() -> None:
+    async def main() -> None:
+        engine = ScriptedEngine(count_up, version=0)
+        async with served(engine) as url, aiohttp.ClientSession() as session:
+            async with session.post(f"{url}/pause", headers={"Origin": "http://evil.example"}) as response:
+                assert response.status == 403
+            assert (await engine.health()).ready
+
+    asyncio.run(main())
 
 
 def test_a_port_in_use_names_the_option() -> None:

@@ -10,7 +10,8 @@ import pytest
 import scoring_samples
 
 from agentrl.errors import ConfigError
-from agentrl.scoring import MCPScorerFactory, load_scorer_module, require_scorer, score_answer
+from agentrl.scoring import MCPScorerFactory, load_scorer_module, pool, require_scorer, score_answer
+from agentrl.scoring import score as score_module
 from agentrl.scoring.pool import Job, shared_pool
 from agentrl.types import Score
 
@@ -72,8 +73,8 @@ def test_the_scorer_none_gives_no_score() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("sleeps", "did not finish within 0.3 s; its process was killed"),
-        ("spins", "did not finish within 0.3 s; its process was killed"),
+        ("sleeps", "did not finish within 1 s; its process was killed"),
+        ("spins", "did not finish within 1 s; its process was killed"),
         ("exits", "exit code 7"),
         ("exits_politely", "exit code 3"),
         ("kills_itself", "signal SIGKILL"),
@@ -81,16 +82,16 @@ def test_the_scorer_none_gives_no_score() -> None:
         ("returns_nan", "returned nan"),
         ("returns_text", "returned '1.0' (str), not a number"),
         ("returns_none", "returned None (NoneType), not a number"),
-        ("sleeps_asynchronously", "did not finish within 0.3 s; it was cancelled"),
+        ("sleeps_asynchronously", "did not finish within 1 s; it was cancelled"),
     ],
 )
 def test_a_bad_scorer_leaves_the_answer_unscored_and_says_why(name: str, reason: str) -> None:
     started = time.monotonic()
-    found = score(f"scoring_samples:{name}", "42", deadline_seconds=0.3)
+    found = score(f"scoring_samples:{name}", "42", deadline_seconds=1.0)
     assert found.value is None
     assert reason in found.reason
     assert name in found.reason
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 15
 
 
 def test_a_scorer_may_print_what_it_likes() -> None:
@@ -141,7 +142,7 @@ def test_asynchronous_scorers_run_side_by_side() -> None:
 
     started = time.monotonic()
     assert all(found.value == 1.0 for found in asyncio.run(many()))
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5
 
 
 def test_fifty_mixed_scores_at_once_each_get_their_own_result() -> None:
@@ -155,20 +156,24 @@ def test_fifty_mixed_scores_at_once_each_get_their_own_result() -> None:
     assert [found.value for found in asyncio.run(many())] == [kinds[i % 5][1] for i in range(50)]
 
 
-def test_an_answer_too_hard_to_compare_scores_zero_and_says_so() -> None:
-    found = score("math", r"\sum_{k=1}^{10^{12}} \sin k", r"\sqrt{7}", deadline_seconds=1.0)
-    assert found.value == 0.0
-    assert "undecided" in found.detail
+SLEEPING = Job(targets=("time:sleep",), arguments=(60,), deadline_seconds=0.3)
 
 
-def test_a_comparison_that_got_no_processor_time_is_unscored(monkeypatch: pytest.MonkeyPatch) -> None:
-    import agentrl.scoring.score as module
-
-    sleeping = Job(targets=("time:sleep",), arguments=(60,), deadline_seconds=0.3)
-    monkeypatch.setattr(module, "algebra_job", lambda *_: sleeping)
+@pytest.mark.parametrize(("processor_seconds", "value"), [(0.3, 0.0), (0.0, None)], ids=["hard", "starved"])
+def test_a_comparison_past_its_deadline_scores_zero_unless_the_machine_was_busy(
+    monkeypatch: pytest.MonkeyPatch, processor_seconds: float, value: float | None
+) -> None:
+    used = iter([0.0, processor_seconds])
+    monkeypatch.setattr(pool, "processor_seconds", lambda pid: next(used))
+    monkeypatch.setattr(score_module, "algebra_job", lambda *_: SLEEPING)
     found = score("math", r"\sqrt{5}+x", r"\sqrt{7}+x")
-    assert found.value is None
-    assert "0.3 s" in found.reason
+    assert found.value == value
+    assert "within 0.3 s" in found.detail.get("undecided", "") + found.reason
+
+
+def test_a_comparison_that_is_refused_scores_zero_and_says_so() -> None:
+    found = score("math", "9!!!!", r"\sqrt{7}")
+    assert (found.value, found.detail) == (0.0, {"undecided": "a factorial too large to write down"})
 
 
 def test_restarts_are_counted_and_the_next_job_has_a_fresh_process() -> None:
@@ -211,6 +216,7 @@ def test_judges_are_known_but_refused_when_a_run_uses_them(name: str) -> None:
         ("scoring_samples:math", "is a module, not a function"),
         ("scoring_samples:three_or_nothing", r"takes \(answer, truth\)"),
         ([{"exact": 1}], "a scorer is a name"),
+        ("tool:judge", "not supported yet"),
     ],
 )
 def test_a_scorer_that_cannot_work_is_refused_before_the_run(scorer: Any, message: str) -> None:

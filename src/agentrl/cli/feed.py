@@ -24,9 +24,11 @@ class Evaluation:
 
     step: int
     success: float
-    num_scored: int
-    num_records: int
-    sample: Record | None
+    records: tuple[Record, ...]
+
+    @property
+    def num_unscored(self) -> int:
+        return sum(record.score is None for record in self.records)
 
 
 def read_tasks(path: str, setting: str) -> list[Task]:
@@ -73,7 +75,5 @@ async def evaluate(store: Store, tasks: Sequence[Task], step: int) -> Evaluation
     return Evaluation(
         step=step,
         success=sum(scores) / len(scores) if scores else 0.0,
-        num_scored=len(scores),
-        num_records=len(records),
-        sample=records[0] if records else None,
+        records=tuple(records),
     )

@@ -65,5 +65,11 @@ def overview() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
-        ["usage: agentrl COMMAND [--config FILE] [--OPTION VALUE ...]", "", *lines, "", "agentrl COMMAND --help lists options"]
+        [
+            "usage: agentrl COMMAND [--config FILE] [--OPTION VALUE ...]",
+            "",
+            *lines,
+            "",
+            "agentrl COMMAND --help lists options",
+        ]
     )

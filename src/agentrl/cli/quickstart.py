@@ -15,6 +15,7 @@ from rich.console import Console
 from agentrl.cli.preflight import require_torch
 from agentrl.cli.run import run
 from agentrl.config import RunConfig
+from agentrl.models.tiny import TINY_MODEL_DIR, Part, make_tasks, write_tasks
 
 NUM_TRAIN, NUM_HELD_OUT = 4000, 64
 DEFAULT_NAME = "quickstart"
@@ -22,8 +23,6 @@ DEFAULT_NAME = "quickstart"
 
 def main(argv: Sequence[str]) -> int:
     require_torch()
-    from agentrl.models.tiny import TINY_MODEL_DIR
-
     with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
         config = RunConfig.parse(["--config", str(options), *argv], command="quickstart", description=__doc__ or "")
     name = config.run.run_name or free_name(Path(config.run.output_dir))
@@ -50,9 +49,7 @@ def free_name(output: Path) -> str:
     return name
 
 
-def write_split(folder: Path, split: str, count: int) -> Path:
-    from agentrl.models.tiny import make_tasks, write_tasks
-
+def write_split(folder: Path, split: Part, count: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split}.jsonl"
     write_tasks(path, make_tasks(split, count, seed=0))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,7 +27,7 @@ from agentrl.cli.view import MetricsTail, RunView, show_trajectory
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, Interrupted
 from agentrl.store import Store, open_store
-from agentrl.types import Split, Task
+from agentrl.types import Record, RowStatus, Split, Task, TaskStatus
 
 WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
@@ -190,16 +191,39 @@ async def report(
     """One trajectory from before and one from after, then the two lines that matter."""
     if before is not None and after is not None:
         decode = decoder(config)
-        for title, evaluation in (("before training", before), ("after training", after)):
-            if evaluation.sample is not None:
-                turns = await store.find("turn", record=evaluation.sample.id)
-                show_trajectory(console, title, evaluation.sample, turns, [decode(turn.token_ids) for turn in turns])
-            missing = evaluation.num_records - evaluation.num_scored
-            if missing:
-                console.print(f"{title}: {missing} of {evaluation.num_records} held-out records could not be scored")
+        for title, evaluation, record in zip(
+            ("before training", "after training"), (before, after), telling_pair(before, after), strict=True
+        ):
+            turns = await store.find("turn", record=record.id)
+            show_trajectory(console, title, record, turns, [decode(turn.token_ids) for turn in turns])
+            if evaluation.num_unscored:
+                console.print(f"{title}: {evaluation.num_unscored} held-out records could not be scored")
+    console.print(await tally(store), highlight=False)
     console.print(f"run folder: {config.folder}", highlight=False)
     if before is not None and after is not None:
         console.print(f"held-out success: {before.success:.3f} -> {after.success:.3f}", highlight=False)
+
+
+async def tally(store: Store) -> str:
+    """Steps trained, and what became of every training group and row: nothing is skipped in silence."""
+    last = await store.latest_version()
+    tasks = await store.find("task", split=Split.TRAIN)
+    groups = Counter(f"{task.status} {task.reason}".strip() for task in tasks if task.status != TaskStatus.CREATED)
+    rows = {status: await store.count("row", status=status) for status in RowStatus}
+    return (
+        f"trained {last.step if last else 0} steps; groups: {counted(groups)}; "
+        f"rows: {counted({str(status): count for status, count in rows.items() if count})}"
+    )
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def telling_pair(before: Evaluation, after: Evaluation) -> tuple[Record, Record]:
+    """Records of one task: the first that training made better, or else the first."""
+    pairs = list(zip(before.records, after.records, strict=True))
+    return next((pair for pair in pairs if (pair[0].score or 0.0) < (pair[1].score or 0.0)), pairs[0])
 
 
 def decoder(config: RunConfig):

@@ -84,9 +84,11 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
     require_torch()
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     from agentrl.engine.slots import SlotEngine
 
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         config.model.model_name_or_path,
         dtype=getattr(torch, config.model.torch_dtype),

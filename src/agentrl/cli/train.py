@@ -26,11 +26,14 @@ def main(argv: Sequence[str]) -> int:
 
 def train_run(config: RunConfig) -> None:
     """SIGINT or SIGTERM ends training after the step in progress, which is saved."""
+    from transformers.utils.logging import disable_progress_bar
+
     from agentrl.store.blocking import BlockingStore
     from agentrl.trainer.loop import TrainConfig, train
     from agentrl.trainer.source import SourceOptions, StoreBatchSource
     from agentrl.weights.disk import DiskPublisher
 
+    disable_progress_bar()
     tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -43,9 +46,7 @@ def train_run(config: RunConfig) -> None:
             services = [s.url for s in blocking.call(store.services) if s.status == "UP"]
             return config.engine.engine_url or services
 
-        publisher = DiskPublisher(
-            config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout
-        )
+        publisher = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout)
         source = StoreBatchSource(
             blocking,
             SourceOptions(
@@ -84,7 +85,7 @@ def train_run(config: RunConfig) -> None:
 
 
 def gap_limits(config: RunConfig):
-    """In single precision on the embedded engine, engine and trainer must agree on every log-prob; else not asserted."""
+    """In single precision on the embedded engine, engine and trainer must agree on every log-prob."""
     from agentrl.trainer.guards import GapLimits
 
     exact = config.engine.engine == "slots" and not config.engine.engine_url and config.model.torch_dtype == "float32"

@@ -90,7 +90,9 @@ class RunView:
             table.add_row(f"{event['step']:.0f}", *cells(event))
         rewards = [event.get("reward", 0.0) for event in self._steps]
         line = Text(f"reward {sparkline(rewards, width=60)}", style="green")
-        lag = " · ".join(f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}" for w in workers)
+        lag = " · ".join(
+            f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}" for w in workers
+        )
         return Group(table, line, Text(f"{self.phase}   last heartbeats: {lag or 'none yet'}", style="dim"))
 
 
@@ -112,8 +114,8 @@ def cells(event: dict[str, Any]) -> tuple[str, ...]:
 def plain_line(event: dict[str, Any], max_steps: int) -> str:
     reward, success, turns, speed, staleness, loss = cells(event)
     return (
-        f"step {event['step']:>4.0f}/{max_steps}  reward {reward}  success {success:>4}  turns {turns}  "
-        f"tokens/s {speed:>6}  staleness {staleness}  loss {loss}"
+        f"step {event['step']:>3.0f}/{max_steps} reward {reward} success {success:>4} turns {turns} "
+        f"tok/s {speed:>5} stale {staleness} loss {loss}"
     )
 
 

@@ -69,7 +69,9 @@ class RolloutOptions:
     max_silent_turns: int = option(2, "replies without call and answer before an episode ends")
     target_concurrency: int = option(32, "episodes running at once in one sampler")
     max_attempts: int = option(3, "attempts at a slot whose episode broke")
-    group_deadline: float = option(300.0, "seconds after the first finish of a group until its stragglers are abandoned")
+    group_deadline: float = option(
+        300.0, "seconds after the first finish of a group until its stragglers are abandoned"
+    )
     scorer_timeout: float = option(30.0, "seconds a scorer may take")
 
 
@@ -135,9 +137,7 @@ class OptimOptions:
     adam_beta2: float = option(0.999, "AdamW beta2")
     adam_epsilon: float = option(1e-8, "AdamW epsilon")
     max_grad_norm: float = option(1.0, "clip the gradient norm to this")
-    lr_scheduler_type: str = option(
-        "constant", "schedule after the warm-up", choices=("constant", "linear", "cosine")
-    )
+    lr_scheduler_type: str = option("constant", "schedule after the warm-up", choices=("constant", "linear", "cosine"))
     warmup_steps: int = option(0, "steps of linear warm-up; wins over warmup_ratio")
     warmup_ratio: float = option(0.0, "warm-up as a part of all steps")
     max_steps: int = option(-1, "optimizer steps; -1: as many as the tasks give")

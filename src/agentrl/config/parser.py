@@ -1,7 +1,7 @@
 """Option dataclasses to flags in Hugging Face's syntax, and a YAML file with the same names.
 
-``--bf16``, ``--bf16 false``, ``--learning_rate 1e-4``, JSON for mappings, lists as several values. ``--config run.yaml``
-is expanded to flags before the flags of the command line, so every value is converted once and flags win.
+``--bf16``, ``--bf16 false``, ``--learning_rate 1e-4``, JSON for mappings, lists as several values. ``--config FILE`` is
+expanded to flags before the flags of the command line, so every value is converted once and flags win.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 
 def argument(group: type, field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """Keyword arguments of ``add_argument`` for a field; absent flags stay None, so that the dataclass gives defaults."""
+    """Keyword arguments of ``add_argument``; absent flags stay None, so that the dataclass gives defaults."""
     kind, optional = plain_type(typing.get_type_hints(group)[field.name])
     default = field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
     spec: dict[str, Any] = {"help": help_text(field.metadata["help"], default), "default": None, "dest": field.name}

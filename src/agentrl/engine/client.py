@@ -114,7 +114,8 @@ class EngineClient:
 
     async def _attempt(self, method: str, path: str, body: dict[str, Any] | None) -> bytes:
         try:
-            async with self._connections().request(method, self.url + path, json=body) as response:
+            sending = self._connections().request(method, self.url + path, json=body, allow_redirects=False)
+            async with sending as response:
                 raw = await response.read()
         except aiohttp.InvalidURL as error:
             raise EngineError(f"{self.url!r} is no URL; set --engine_url to http://HOST:PORT") from error
@@ -158,7 +159,7 @@ def delay(retry_after: float | None) -> float:
 
 def seconds_of(retry_after: str) -> float | None:
     """``Retry-After`` as seconds from now; None for a date in the past, text or nothing."""
-    if retry_after.strip().isdigit():
+    if retry_after.strip().isdecimal():
         return float(retry_after)
     try:
         date = parsedate_to_datetime(retry_after)

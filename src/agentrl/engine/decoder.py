@@ -80,7 +80,11 @@ class Decoder:
         self.length[row], self.version[row] = num_tokens, version
 
     def prefill(
-        self, rows: Sequence[int], prompts: Sequence[NDArray[np.int64]], samplings: Sequence[Sampling], uniforms: Sequence[float]
+        self,
+        rows: Sequence[int],
+        prompts: Sequence[NDArray[np.int64]],
+        samplings: Sequence[Sampling],
+        uniforms: Sequence[float],
     ) -> tuple[list[int], list[float]]:
         """Run what each row lacks of its prompt and draw the first token of each."""
         last_ND: list[Tensor] = [torch.empty(0)] * len(rows)
@@ -125,7 +129,11 @@ class Decoder:
         ids_N1[live, 0] = next_ids
         positions_N1 = self.length[:num, None].copy()
         hidden_N1D = self._forward(
-            slice(0, num), torch.arange(num, device=self.device), ids_N1, positions_N1, last=int(self.length[live].max())
+            slice(0, num),
+            torch.arange(num, device=self.device),
+            ids_N1,
+            positions_N1,
+            last=int(self.length[live].max()),
         )
         self.ids[live, self.length[live]] = next_ids
         self.length[live] += 1
@@ -171,7 +179,9 @@ class Decoder:
 def refuse_unsupported(config: Any) -> None:
     for name, what in REFUSED.items():
         if getattr(config, name, None) not in (None, 1, 1.0):
-            raise ConfigError(f"the model {what} ({name}), which the embedded engine does not", setting="--engine slots")
+            raise ConfigError(
+                f"the model {what} ({name}), which the embedded engine does not", setting="--engine slots"
+            )
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     if layer_types != {"full_attention"}:
         raise ConfigError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from agentrl.engine.base import Confirmation, Engine, EngineHealth, WeightSource
 from agentrl.engine.client import EngineClient, EngineUnavailable
-from agentrl.errors import ConfigError, ContextTooLong, EngineError
+from agentrl.errors import ConfigError, ContextTooLong, EngineError, EngineOutage
 from agentrl.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,8 @@ class EnginePool:
     """``Engine`` over the services at ``urls``.
 
     A service that failed three times in a row gets no request until a health check, every ``check_seconds``, finds it
-    ready. When all are out a request waits ``recovery_seconds``, then fails and says what each of them said last.
+    ready. When all are out, requests wait; after ``recovery_seconds`` they raise ``EngineOutage``, which ends the
+    sampler instead of its episodes, and says what each service said last.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class EnginePool:
         urls: Sequence[str],
         *,
         check_seconds: float = 1.0,
-        recovery_seconds: float = 30.0,
+        recovery_seconds: float = 20.0,
         connect: Callable[[str], Engine] = EngineClient,
     ) -> None:
         if not urls:
@@ -63,17 +64,22 @@ class EnginePool:
     async def generate(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, session: str, deadline_seconds: float
     ) -> Completion:
-        """A request lost on its way is sent once more, elsewhere if there is an elsewhere, within the deadline."""
+        """A request lost on its way is sent once more within the deadline: elsewhere, or here once this one is well."""
         end = asyncio.get_running_loop().time() + deadline_seconds
         service = await self._service_for(session, deadline_seconds)
+        left = end - asyncio.get_running_loop().time()
         try:
-            return await self._ask(service, prompt_ids, sampling, session, deadline_seconds)
+            return await self._ask(service, prompt_ids, sampling, session, left)
         except EngineUnavailable:
-            elsewhere = [other for other in self._services if other is not service and not other.out]
             left = end - asyncio.get_running_loop().time()
-            if not elsewhere or left <= 0:
+            if left <= 0:
                 raise
-        return await self._ask(self._settle(session, elsewhere), prompt_ids, sampling, session, left)
+        elsewhere = [other for other in self._services if other is not service and not other.out]
+        if not elsewhere:
+            self._leave_out(service)
+        again = self._settle(session, elsewhere) if elsewhere else await self._service_for(session, left)
+        left = end - asyncio.get_running_loop().time()
+        return await self._ask(again, prompt_ids, sampling, session, left)
 
     async def _ask(
         self, service: Service, prompt_ids: Sequence[int], sampling: Sampling, session: str, deadline_seconds: float
@@ -119,14 +125,19 @@ class EnginePool:
                 await self._recovered.wait()
         except TimeoutError as error:
             said = "; ".join(service.last_error for service in self._services)
-            raise EngineError(f"no engine was well for {seconds:g} s: {said}") from error
+            raise EngineOutage(f"no engine was well for {seconds:g} s: {said}") from error
 
     def _note(self, service: Service, error: EngineError) -> None:
         service.num_failures += 1
         service.last_error = str(error)
         if service.num_failures == MAX_FAILURES:
-            logger.warning("%s failed %d times in a row and is left out: %s", service.url, MAX_FAILURES, error)
-        if service.out and (self._watch is None or self._watch.done()):
+            self._leave_out(service)
+
+    def _leave_out(self, service: Service) -> None:
+        """Until a health check finds it well."""
+        service.num_failures = max(service.num_failures, MAX_FAILURES)
+        if self._watch is None or self._watch.done():
+            logger.warning("%s is left out until it is well again: %s", service.url, service.last_error)
             self._watch = asyncio.create_task(self._watch_until_well(), name="engine health")
 
     async def _watch_until_well(self) -> None:

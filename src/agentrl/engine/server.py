@@ -6,14 +6,16 @@ import asyncio
 import inspect
 import json
 import logging
+import socket
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
 from agentrl.engine import wire
-from agentrl.engine.base import Engine, WeightSource
+from agentrl.engine.base import Confirmation, Engine, WeightSource
 from agentrl.engine.chat import ChatRenderer, chat_answer, chat_request
 from agentrl.errors import ConfigError, ContextTooLong, EngineError, RenderError, WeightsError
 from agentrl.types import Completion, Sampling
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 << 20
 CHAT_DEADLINE_SECONDS = 600.0
 DEADLINE_SLACK_SECONDS = 0.05
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+EVERY_ADDRESS = ("0.0.0.0", "::", "")
 
 OnReady = Callable[[str], Awaitable[None] | None]
 
@@ -53,6 +57,8 @@ async def serve(
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", setting="--port") from error
         url = url_of(host, runner.addresses[0][1])
         logger.info("engine of %s at %s", model_name, url)
+        if host not in LOOPBACK:
+            logger.warning("listening on %s: whoever reaches this port can use the engine and change its weights", host)
         if on_ready is not None and inspect.isawaitable(told := on_ready(url)):
             await told
         await stop.wait()
@@ -61,6 +67,9 @@ async def serve(
 
 
 def url_of(host: str, port: int) -> str:
+    """Where others reach it; an engine that listens on every address is reached by this machine's name."""
+    if host in EVERY_ADDRESS:
+        host = socket.gethostname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -91,6 +100,8 @@ class Refused(Exception):
 async def errors_as_json(request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> web.StreamResponse:
     """Every failure has a status and a body ``{"error": {"type", "message"}}``."""
     try:
+        if "Origin" in request.headers:
+            raise Refused(403, wire.BAD_REQUEST, "web pages of other origins may not use the engine")
         return await handler(request)
     except wire.WireError as error:
         return error_answer(400, error.kind, str(error))
@@ -160,7 +171,7 @@ class Routes:
         confirmation = await asyncio.shield(asyncio.ensure_future(self._update(version, source)))
         return web.json_response(wire.confirmation_as_json(confirmation))
 
-    async def _update(self, version: int, source: WeightSource):
+    async def _update(self, version: int, source: WeightSource) -> Confirmation:
         async with self._updating:
             return await self._engine.update_weights(version, source)
 
@@ -193,7 +204,7 @@ class Routes:
         if wanted.model not in ("", self._model_name):
             raise Refused(404, "model_not_found", f"no model {wanted.model!r} here; there is {self._model_name!r}")
         prompt_ids = list(self._renderer.open(wanted.messages, wanted.tools))
-        completion = await self._within(CHAT_DEADLINE_SECONDS, prompt_ids, wanted.sampling, "")
+        completion = await self._within(CHAT_DEADLINE_SECONDS, prompt_ids, wanted.sampling, f"chat/{uuid.uuid4().hex}")
         reply = self._renderer.parse(
             completion.token_ids, finish_reason=completion.finish_reason, prompt_ids=prompt_ids
         )

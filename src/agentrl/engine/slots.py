@@ -105,7 +105,9 @@ class SlotEngine:
         if not prompt_ids:
             raise EngineError("the prompt is empty")
         if len(prompt_ids) >= self.max_context:
-            raise ContextTooLong(f"a prompt of {len(prompt_ids)} tokens leaves no room in {self.max_context} of context")
+            raise ContextTooLong(
+                f"a prompt of {len(prompt_ids)} tokens leaves no room in {self.max_context} of context"
+            )
         loop = asyncio.get_running_loop()
         request = Request(
             prompt=np.asarray(prompt_ids, dtype=np.int64),
@@ -244,7 +246,11 @@ class SlotEngine:
         source, num_shared = self._best_prefix(request)
         own = self._sessions.get(request.session, -1)
         idle = [row for row in range(self._decoder.num_rows) if row not in self._live]
-        row = own if own in idle else min(idle, key=lambda row: (self._decoder.length[row] > 0, self._last_used[row], row))
+        row = (
+            own
+            if own in idle
+            else min(idle, key=lambda row: (self._decoder.length[row] > 0, self._last_used[row], row))
+        )
         self._forget_session(row)
         if num_shared == 0:
             self._decoder.forget(row)

@@ -51,7 +51,10 @@ class Conversation:
     def accept(self, completion: Completion) -> Reply:
         """Parse a completion for meaning and keep its ids as they are."""
         reply = self._renderer.parse(
-            completion.token_ids, finish_reason=completion.finish_reason, prompt_ids=self._prompt.token_ids
+            completion.token_ids,
+            finish_reason=completion.finish_reason,
+            prompt_ids=self._prompt.token_ids,
+            tools=self._specs,
         )
         self._sampled_ids = completion.token_ids
         self.messages.append(self._renderer.assistant_message(reply))

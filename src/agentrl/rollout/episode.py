@@ -1,6 +1,6 @@
 """One episode: the model and its tools take turns until the model answers or a limit stops it.
 
-Facts are recorded here; what they are worth (rewards, advantages, filters) is decided later by code that sees the group.
+Facts are recorded here; what they are worth (rewards, advantages, filters) is decided by code that sees the group.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def take_turn(
     if stop is None:
         results = await call_tools(reply.calls, tools)
         async with boundary(RenderError, f"turn {number}: add what follows"):
-            chat.extend(what_follows(reply, results, limits, number + 1))
+            chat.extend(what_follows(results, limits, number + 1))
     turn = DispatchedSamplingTask(
         record=episode.record.id,
         turn=number,
@@ -167,12 +167,18 @@ def stop_after(episode: Episode, completion: Completion, reply: Reply, limits: L
     return Outcome.NO_ANSWER if episode.num_silent >= limits.max_silent_turns else None
 
 
-def what_follows(reply: Reply, results: Sequence[ToolResult], limits: Limits, num_turns: int) -> list[Message]:
-    """Messages between this reply and the next: tool results in call order, or a nudge; before the last turn a notice."""
+def what_follows(results: Sequence[ToolResult], limits: Limits, num_turns: int) -> list[Message]:
+    """Messages between this reply and the next: tool results in call order, or a nudge; before the last turn a notice.
+
+    The notice ends the last tool message, because templates of strict turns refuse a user message after it.
+    """
     messages = [result.as_message() for result in results]
-    if limits.leaves_one_turn(num_turns):
-        return [*messages, {"role": "user", "content": ANSWER_NOW}]
-    return messages if reply.calls else [{"role": "user", "content": NUDGE}]
+    notice = ANSWER_NOW if limits.leaves_one_turn(num_turns) else ""
+    if not messages:
+        return [{"role": "user", "content": notice or NUDGE}]
+    if notice:
+        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{notice}"}
+    return messages
 
 
 def repeat_flags(episode: Episode, completion: Completion) -> frozenset[Flag]:

@@ -83,14 +83,14 @@ class GroupRunner:
     async def _play_slot(self, claim: Claim, slot: int) -> Record:
         """Attempt a slot until its episode is not broken, at most ``max_attempts`` times."""
         attempt = claim.next_attempt.get(slot, 0)
-        for number in range(attempt, max(self.rollout_options.max_attempts, attempt + 1)):
+        while True:
             async with self.episode_slots:
-                record = await self._play_once(claim, slot, number)
+                record = await self._play_once(claim, slot, attempt)
             await self.store.finish_record(claim, record)
             self.on_record(record)
-            if record.outcome is not Outcome.ERROR:
+            if record.outcome is not Outcome.ERROR or attempt + 1 >= self.rollout_options.max_attempts:
                 return record
-        return record
+            attempt += 1
 
     async def _play_once(self, claim: Claim, slot: int, attempt: int) -> Record:
         task = claim.task
@@ -142,9 +142,7 @@ class GroupRunner:
         await self.store.finish_record(claim, record)
         return record
 
-    async def _judge(
-        self, claim: Claim, records: Mapping[int, Record]
-    ) -> tuple[GroupVerdict, list[DBRecordData]]:
+    async def _judge(self, claim: Claim, records: Mapping[int, Record]) -> tuple[GroupVerdict, list[DBRecordData]]:
         """Verdict over the whole group, and the rows it makes trainable (none outside the train split)."""
         members = [GroupMember(slot=slot, score=trusted_score(record)) for slot, record in sorted(records.items())]
         if claim.task.split is not Split.TRAIN:

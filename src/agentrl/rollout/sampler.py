@@ -96,7 +96,9 @@ class MCPSampler:
                 self.num_groups += 1
                 del self._claims[claim.task.id]
         except LeaseLost:
-            logger.warning("%s: another sampler has this group now; what was finished is kept as expired", claim.task.id)
+            logger.warning(
+                "%s: another sampler has this group now; what was finished is kept as expired", claim.task.id
+            )
             del self._claims[claim.task.id]
 
     async def _within_drain(self, claim: Claim) -> object | None:

@@ -99,9 +99,15 @@ def equal_values(left: Any, right: Any) -> bool:
     if left.is_Rational and right.is_Rational:
         return False
     symbols = sorted(left.free_symbols | right.free_symbols, key=str)
-    verdicts = [agrees(left, right, values) for values in points(symbols)]
-    decided = [verdict for verdict in verdicts if verdict is not None]
-    return bool(decided) and all(decided)
+    decided = decide(left, right, points(symbols), real_only=True)
+    if symbols and len(decided) < 2 and all(decided):
+        decided = decide(left, right, points(symbols), real_only=False)
+    return all(decided) if decided else sympy.expand(left - right) == 0
+
+
+def decide(left: Any, right: Any, at: list[dict[Any, Any]], *, real_only: bool) -> list[bool]:
+    verdicts = [agrees(left, right, values, real_only=real_only) for values in at]
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
 def points(symbols: list[Any]) -> list[dict[Any, Any]]:
@@ -110,8 +116,8 @@ def points(symbols: list[Any]) -> list[dict[Any, Any]]:
     return [{s: row[i % len(row)] + i // len(row) for i, s in enumerate(symbols)} for row in SAMPLES]
 
 
-def agrees(left: Any, right: Any, values: dict[Any, Any]) -> bool | None:
-    """Equality at one point; None where a side has no real value although the expressions look real."""
+def agrees(left: Any, right: Any, values: dict[Any, Any], *, real_only: bool) -> bool | None:
+    """Equality at one point; None where a side has no value, or no real one although the expressions look real."""
     one, other = (side.subs(values) for side in (left, right))
     if one.is_Rational and other.is_Rational:
         return bool(one == other)
@@ -124,7 +130,7 @@ def agrees(left: Any, right: Any, values: dict[Any, Any]) -> bool | None:
     one, other = sympy.N(one, digits), sympy.N(other, digits)
     if not (one.is_number and other.is_number):
         return None
-    if values and not left.has(sympy.I) and not right.has(sympy.I) and not (real(one) and real(other)):
+    if real_only and values and not left.has(sympy.I) and not right.has(sympy.I) and not (real(one) and real(other)):
         return None
     return bool(abs(one - other) <= min(size, sympy.Integer(1)) * sympy.Float(10) ** (15 - DIGITS))
 

@@ -82,6 +82,8 @@ class MCPScorerFactory:
             raise ConfigError(f"a scorer is a name or 'module:attr', got {scorer!r:.100}", setting="scorer")
         if (known := BUILT_IN.get(scorer) or cls._registered.get(scorer)) is not None:
             return known
+        if scorer.startswith("tool:"):
+            raise ConfigError(f"{scorer!r}: scores given by a tool server are not supported yet", setting="scorer")
         if ":" in scorer:
             return imported_scorer(scorer)
         near = difflib.get_close_matches(scorer, cls.names(), n=1)

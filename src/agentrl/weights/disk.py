@@ -63,9 +63,9 @@ class DiskPublisher:
         self._published = [*(path for path in self._published if path != folder), folder]
         urls = self._wait_for_engines(version, deadline)
         body = {"version": version, "path": str(folder.resolve()), "canary": canary and asdict(canary)}
-        confirmations = asyncio.run(ask_all(urls, body, deadline))
+        digest, confirmations = asyncio.run(hash_and_ask(tensors, urls, body, deadline))
         self._remove_older()
-        return Publication(version=version, tensor_hash=tensor_hash(tensors), confirmations=confirmations)
+        return Publication(version=version, tensor_hash=digest, confirmations=confirmations)
 
     def close(self) -> None:
         for path in self._published:
@@ -102,6 +102,15 @@ class DiskPublisher:
         for path in self._folder.iterdir():
             if OURS.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+async def hash_and_ask(
+    tensors: Mapping[str, torch.Tensor], urls: Sequence[str], body: Mapping[str, Any], deadline: float
+) -> tuple[str, tuple[Confirmation, ...]]:
+    """The hash is computed while the engines load."""
+    hashing = asyncio.create_task(asyncio.to_thread(tensor_hash, tensors))
+    confirmations = await ask_all(urls, body, deadline)
+    return await hashing, confirmations
 
 
 async def ask_all(urls: Sequence[str], body: Mapping[str, Any], deadline: float) -> tuple[Confirmation, ...]:
