@@ -22,7 +22,7 @@ from agentrl.trainer.batches import ScriptedBatchSource
 from agentrl.trainer.canary import canary_ids, canary_of
 from agentrl.trainer.guards import GapLimits, StepRefused, load_replay, require_gap
 from agentrl.trainer.loop import TrainConfig, train
-from agentrl.trainer.optim import build_optimizer, planned_steps, schedule_of
+from agentrl.trainer.optim import build_optimizer, schedule_of
 from agentrl.trainer.step import forward_backward, predictions
 
 STEP_NAMES = {"loss", "grad_norm", "lr", "trained_tokens", "unique_tokens", "logprob_gap_tokens", "tokens_per_second"}
@@ -260,11 +260,6 @@ def test_matrices_decay_and_norms_do_not(tmp_path: Path) -> None:
     assert {p.ndim for p in decaying["params"]} == {2}
     assert {p.ndim for p in plain["params"]} == {1}
     assert len(decaying["params"]) + len(plain["params"]) == len(list(policy.model.parameters()))
-
-
-def test_planned_steps_round_up_and_max_steps_wins() -> None:
-    assert planned_steps(num_tasks=10, num_epochs=3, groups_per_step=4) == 8
-    assert planned_steps(num_tasks=10, num_epochs=3, groups_per_step=4, max_steps=5) == 5
 
 
 def test_several_ranks_are_refused() -> None:
