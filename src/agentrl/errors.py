@@ -12,6 +12,7 @@ AgentRLError
 │   └── ScoringError
 ├── StoreError             a write that cannot be made
 │   └── LeaseLost          another owner has the group now
+├── EngineOutage           no engine can be reached: the sampler ends and gives its groups back
 ├── WeightsError           an engine did not become the version it was given
 ├── WaitTimeout            a wait reached its deadline; says what was awaited and from whom
 ├── ProcessDied            a supervised process ended; names it, with the tail of its log
@@ -86,6 +87,10 @@ class StoreError(AgentRLError):
 
 class LeaseLost(StoreError):
     """The claim's fencing token is no longer the newest: another owner runs the group."""
+
+
+class EngineOutage(AgentRLError):
+    """No engine answered for a while: no episode's doing, so no episode is judged by it."""
 
 
 class WeightsError(AgentRLError):

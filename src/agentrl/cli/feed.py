@@ -13,7 +13,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.store.base import Store
 from agentrl.tasks import load_tasks
-from agentrl.types import Record, Split, Task, TaskStatus
+from agentrl.types import Record, RecordStatus, Split, Task, TaskStatus
 
 POLL_SECONDS = 0.1
 
@@ -69,7 +69,8 @@ async def evaluate(store: Store, tasks: Sequence[Task], step: int) -> Evaluation
         await asyncio.sleep(POLL_SECONDS)
     records: list[Record] = []
     for task in tasks:
-        newest: dict[int, Record] = {record.slot: record for record in await store.find("record", task=task.id)}
+        found: list[Record] = await store.find("record", task=task.id)
+        newest = {record.slot: record for record in found if record.status is not RecordStatus.EXPIRED}
         records += newest.values()
     scores = [record.score for record in records if record.score is not None]
     return Evaluation(

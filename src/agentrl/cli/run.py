@@ -14,7 +14,7 @@ import signal
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rich.console import Console
@@ -27,7 +27,7 @@ from agentrl.cli.view import MetricsTail, RunView, show_trajectory
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, Interrupted
 from agentrl.store import Store, open_store
-from agentrl.types import Record, RowStatus, Split, Task, TaskStatus
+from agentrl.types import Record, RowStatus, ServiceStatus, Split, Task, TaskStatus
 
 WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
@@ -79,6 +79,7 @@ async def play(config: RunConfig, console: Console, train: Sequence[Task], held_
     supervisor = Supervisor(config.folder / "logs", env={})
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
+    await forget_services(store)
     tail = MetricsTail(config.folder / "metrics.jsonl", from_end=True)
     steps = planned_steps(config, len(train))
     try:
@@ -104,6 +105,12 @@ async def play(config: RunConfig, console: Console, train: Sequence[Task], held_
     finally:
         supervisor.kill_all()
         await store.close()
+
+
+async def forget_services(store: Store) -> None:
+    """Engines of an earlier start of this run are gone; only those that register themselves now are asked."""
+    for service in await store.services():
+        await store.put_service(replace(service, status=ServiceStatus.DOWN))
 
 
 def start_children(config: RunConfig, supervisor: Supervisor, view: RunView) -> None:
