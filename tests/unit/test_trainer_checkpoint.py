@@ -110,6 +110,7 @@ def test_going_back_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     for number in (2, 4):
         saver.save(Progress(step=number, version=number), {})
     assert saver.restore(str(saver.folder / "checkpoint-2")) is not None
+    saver.set_aside_later(2)
     assert newest(saver.folder) == saver.folder / "checkpoint-2"
     assert (saver.folder / "checkpoint-4.superseded/COMPLETE").is_file()
 
@@ -176,7 +177,7 @@ def test_a_kill_in_mid_save_leaves_a_usable_checkpoint(tmp_path: Path) -> None:
     assert progress.step >= reported
     assert batches == {"position": progress.step}
     assert json.loads((path / "state/progress.json").read_text())["step"] == progress.step
-    load_policy(path, ModelOptions())
+    load_policy(path, ModelOptions(device="cpu"))
     step(saver, 0)
     saver.save(Progress(step=reported + 1, version=50), {})
     assert newest(tmp_path / "run") == tmp_path / "run" / f"checkpoint-{reported + 1}"

@@ -22,7 +22,7 @@ from agentrl.trainer.batches import ScriptedBatchSource
 from agentrl.trainer.canary import canary_ids, canary_of
 from agentrl.trainer.guards import GapLimits, StepRefused, load_replay, require_gap
 from agentrl.trainer.loop import TrainConfig, train
-from agentrl.trainer.optim import build_optimizer, planned_steps, schedule_of
+from agentrl.trainer.optim import build_optimizer, schedule_of
 from agentrl.trainer.step import forward_backward, predictions
 
 STEP_NAMES = {"loss", "grad_norm", "lr", "trained_tokens", "unique_tokens", "logprob_gap_tokens", "tokens_per_second"}
@@ -40,7 +40,7 @@ def config(folder: Path, model_folder: Path, **more: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "folder": folder,
         "total_steps": 0,
-        "model": ModelOptions(model_name_or_path=str(model_folder)),
+        "model": ModelOptions(device="cpu", model_name_or_path=str(model_folder)),
         "optim": OptimOptions(learning_rate=3e-3, lr_scheduler_type="constant"),
         "algo": AlgoOptions(),
         "checkpoint": CheckpointOptions(save_steps=2),
@@ -102,7 +102,7 @@ def test_every_step_is_published_saved_when_due_and_acknowledged_in_this_order(t
 
 def test_training_raises_the_log_probs_of_what_was_rewarded(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
-    policy = load_policy(folder, ModelOptions())
+    policy = load_policy(folder, ModelOptions(device="cpu"))
     rows = random_rows(3, groups=2, siblings=4)
     micros = tuple(scored_by(policy, micro) for micro in plan(rows))
 
@@ -118,7 +118,7 @@ def test_training_raises_the_log_probs_of_what_was_rewarded(tmp_path: Path) -> N
     source = ScriptedBatchSource([micros] * 8)
     options = config(tmp_path / "run", folder, optim=OptimOptions(learning_rate=2e-3))
     train(options, source, publisher, telemetry)
-    trained = load_policy(tmp_path / "run/checkpoint-8", ModelOptions())
+    trained = load_policy(tmp_path / "run/checkpoint-8", ModelOptions(device="cpu"))
     assert favour(trained, 1) > favour(policy, 1) + 0.05
     assert favour(trained, -1) < favour(policy, -1) - 0.05
     assert same_weights(publisher.weights[8], {n: p.detach() for n, p in trained.model.named_parameters()})
@@ -172,6 +172,7 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change_and_sav
         train(config(folder, write_model(tmp_path / "m")), source, publisher, Telemetry([]))
     assert source.acknowledged == [1]
     assert sorted(publisher.weights) == [0, 1]
+    assert (folder / "checkpoint-1/COMPLETE").is_file(), "what was trained before is kept"
     replay = load_replay(folder / "refused/step-2.npz")
     assert len(replay) == len(bad)
     assert replay[0].advantages_T[0] == math.inf
@@ -180,7 +181,7 @@ def test_numbers_that_are_not_finite_stop_the_step_before_weights_change_and_sav
 
 def test_an_engine_that_scores_otherwise_than_the_trainer_stops_the_run(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
-    policy = load_policy(folder, ModelOptions())
+    policy = load_policy(folder, ModelOptions(device="cpu"))
     agreeing = tuple(scored_by(policy, micro) for micro in plan(random_rows(0)))
     off = agreeing[0].behavior_logprobs_T.copy()
     off[2] += 3e-4
@@ -259,11 +260,6 @@ def test_matrices_decay_and_norms_do_not(tmp_path: Path) -> None:
     assert {p.ndim for p in decaying["params"]} == {2}
     assert {p.ndim for p in plain["params"]} == {1}
     assert len(decaying["params"]) + len(plain["params"]) == len(list(policy.model.parameters()))
-
-
-def test_planned_steps_round_up_and_max_steps_wins() -> None:
-    assert planned_steps(num_tasks=10, num_epochs=3, groups_per_step=4) == 8
-    assert planned_steps(num_tasks=10, num_epochs=3, groups_per_step=4, max_steps=5) == 5
 
 
 def test_several_ranks_are_refused() -> None:

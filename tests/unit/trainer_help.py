@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer, models
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    Qwen3NextConfig,
+)
 
 from agentrl.algo import build_loss
 from agentrl.batch.micro import MicroBatch
 from agentrl.batch.plan import plan_step
 from agentrl.batch.rows import build_row
 from agentrl.config import AlgoOptions, ModelOptions, OptimOptions
+from agentrl.engine.base import Canary
 from agentrl.models.load import Policy, load_policy
 from agentrl.telemetry import Metrics
 from agentrl.trainer.step import forward_backward
 from agentrl.types import DBRecordData, DispatchedSamplingTask, Sampling, VersionSpan
 from agentrl.weights.base import Publication
+from agentrl.weights.scripted import ScriptedPublisher
 
 VOCABULARY = 61
 SMALL: dict[str, Any] = {
@@ -35,11 +48,26 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 0,
     "initializer_range": 0.05,
 }
+EXPERTS: dict[str, Any] = {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LINEAR: dict[str, Any] = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+}
 CONFIGS = {
     "qwen2": lambda **more: Qwen2Config(**SMALL | more),
     "qwen3": lambda **more: Qwen3Config(**SMALL | {"head_dim": 8} | more),
     "llama": lambda **more: LlamaConfig(**SMALL | more),
     "mistral": lambda **more: MistralConfig(**SMALL | {"sliding_window": 5} | more),
+    "qwen3_moe": lambda **more: Qwen3MoeConfig(**SMALL | EXPERTS | more),
+    "qwen3_next": lambda **more: Qwen3NextConfig(**SMALL | EXPERTS | LINEAR | more),
+    "gemma2": lambda **more: Gemma2Config(**SMALL | {"head_dim": 8} | more),
+    "cohere": lambda **more: CohereConfig(**SMALL | {"pad_token_id": 0} | more),
+    "opt": lambda **more: OPTConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=48, **more
+    ),
 }
 
 
@@ -55,7 +83,7 @@ def write_model(folder: Path, family: str = "qwen3", *, tied: bool = True, seed:
 
 
 def model(folder: Path, family: str = "qwen3", *, tied: bool = True, **options: Any) -> Policy:
-    return load_policy(write_model(folder, family, tied=tied), ModelOptions(**options))
+    return load_policy(write_model(folder, family, tied=tied), ModelOptions(**{"device": "cpu"} | options))
 
 
 def ids(rng: random.Random, low: int, high: int) -> tuple[int, ...]:
@@ -131,16 +159,13 @@ def relative(seen: torch.Tensor, expected: torch.Tensor) -> float:
     return float((seen - expected).norm() / expected.norm())
 
 
-class KeepingPublisher:
-    """Keeps a copy of the weights of each version, and serves nobody."""
+class KeepingPublisher(ScriptedPublisher):
+    """Keeps a copy of the weights of each version too."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.weights: dict[int, dict[str, torch.Tensor]] = {}
-        self.canaries: list[Any] = []
 
-    def publish(self, tensors: Any, *, version: int, canary: Any) -> Publication:
+    def publish(self, tensors: Mapping[str, torch.Tensor], *, version: int, canary: Canary | None) -> Publication:
         self.weights[version] = {name: tensor.clone() for name, tensor in tensors.items()}
-        self.canaries.append(canary)
-        return Publication(version=version, tensor_hash="", confirmations=())
-
-    def close(self) -> None: ...
+        return ScriptedPublisher.publish(self, tensors, version=version, canary=canary)

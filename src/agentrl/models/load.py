@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from agentrl.config import ModelOptions
 from agentrl.errors import ConfigError
@@ -34,6 +35,10 @@ COMPANIONS = (
     "*.py",
 )
 """Files beside the weights that belong to a model as it is used; copied, never written anew."""
+
+LAYER_TYPES = {"full_attention", "sliding_attention"}
+MODALITIES = {"vision", "audio", "speech", "image", "video", "thinker", "talker"}
+"""A ``vision_config`` and its like in a configuration mark a model of more than text."""
 
 PROBE_IDS = (1, 2, 3, 4, 3, 2)
 PROBE_ENDS = (6, 6, 4, 4, 6, 6)
@@ -92,26 +97,35 @@ def load_policy(path: str | Path, options: ModelOptions) -> Policy:
     device = choose_device(options)
     config = read_config(source, options)
     register()
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        source,
-        # Models made from one config object share its attention name.
-        config=copy.deepcopy(config),
-        dtype=torch.float32,
-        attn_implementation=TREE_SDPA,
-        trust_remote_code=options.trust_remote_code,
-        output_loading_info=True,
-        local_files_only=True,
-    )
-    model, info = loaded
-    require_all_weights(source, info)
+    disable_progress_bar()
+    model: Any = load_weights(source, config, options)
     policy = Policy(model=model.to(device), source=source)
     require_plain_head(policy)
     without_dropout(model)
+    model.train()
     require_tree_attention(policy)
     if options.gradient_checkpointing:
         recompute_activations(model)
-    model.train()
     return policy
+
+
+def load_weights(source: Path, config: Any, options: ModelOptions) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source,
+            # Models made from one config object share its attention name.
+            config=copy.deepcopy(config),
+            dtype=torch.float32,
+            attn_implementation=TREE_SDPA,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{source} does not load under {TREE_SDPA}: {error}", setting=SETTING) from error
+    model, info = loaded
+    require_all_weights(source, info)
+    return model
 
 
 def choose_device(options: ModelOptions) -> torch.device:
@@ -149,13 +163,17 @@ def read_config(source: Path, options: ModelOptions) -> Any:
             f"{source} holds {', '.join(architectures)}, which is no causal language model (...ForCausalLM)",
             setting=SETTING,
         )
+    strange = sorted(set(raw.get("layer_types") or ()) - LAYER_TYPES)
+    if strange:
+        raise ConfigError(
+            f"{source} ({family}) has layers of type {', '.join(strange)}; tree attention knows "
+            f"{', '.join(sorted(LAYER_TYPES))}",
+            setting=SETTING,
+        )
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=options.trust_remote_code, local_files_only=True)
     except ValueError as error:
         raise ConfigError(f"{source}: transformers does not know this model: {error}", setting=SETTING) from error
-
-
-MODALITIES = {"vision", "audio", "speech", "image", "video", "thinker", "talker"}
 
 
 def require_all_weights(source: Path, info: Any) -> None:
@@ -179,7 +197,8 @@ def require_plain_head(policy: Policy) -> None:
 
 
 def without_dropout(model: PreTrainedModel) -> None:
-    """The engine samples without dropout, so the trainer scores without it."""
+    """The engine samples without dropout, so the trainer scores without it. What drops out by a function call instead
+    is found, and refused, by ``require_tree_attention``."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -193,12 +212,15 @@ def recompute_activations(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def require_tree_attention(policy: Policy) -> None:
-    """Run a small tree and its rows: a model that mixes branches, or scales its logits on the way, is refused."""
+    """Run a small tree and its rows as in training: a model that drops out at random, mixes branches, or changes its
+    logits after the head, is refused."""
     ids_U, positions_U, ends_U = (
         torch.tensor(values, device=policy.device) for values in (PROBE_IDS, PROBE_POSITIONS, PROBE_ENDS)
     )
     try:
         tree_UD = policy.hidden(ids_U, positions_U, ends_U)
+        again_UD = policy.hidden(ids_U, positions_U, ends_U)
+        require_close(policy, again_UD, tree_UD, "it drops out at random (set its dropout to 0 in config.json)")
         for row in PROBE_ROWS:
             index = torch.tensor(row, device=policy.device)
             ends = torch.full_like(index, len(row))
@@ -218,7 +240,7 @@ def require_close(policy: Policy, seen: Tensor, expected: Tensor, reason: str) -
     difference = float((seen - expected).abs().max() / expected.abs().max().clamp(min=1e-6))
     if not difference <= PROBE_TOLERANCE:
         raise ConfigError(
-            f"{policy.source}: {type(policy.model).__name__} does not work under tree attention: {reason} "
+            f"{policy.source}: {type(policy.model).__name__} cannot be trained here: {reason} "
             f"(relative difference {difference:.1e})",
             setting=SETTING,
         )

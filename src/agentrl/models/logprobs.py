@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DEFAULT_CHUNK = 1024
+CHUNK_LOGITS = 2**25
+"""Logits of a chunk when its size is not given: 128 MiB in float32."""
 
 
 def token_logprobs(
@@ -20,14 +21,16 @@ def token_logprobs(
     targets_T: Tensor,
     temperature_T: Tensor,
     *,
-    chunk: int = DEFAULT_CHUNK,
+    chunk: int | None = None,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Natural log-probs [T] of ``targets_T`` under ``softmax(hidden @ lm_head / temperature)``, and the entropy [T].
 
     Logits and both results are float32 (float64 for float64 inputs). The backward pass computes each chunk's logits
-    again. Both results have gradients.
+    again. Both results have gradients. ``chunk`` is in tokens; None chooses by the vocabulary.
     """
+    if chunk is None:
+        chunk = max(1, CHUNK_LOGITS // len(lm_head_VD))
     if chunk < 1:
         raise ValueError(f"chunk: expected 1 or more tokens, got {chunk}")
     logprobs_T, entropy_T = _ChunkedLogprobs.apply(hidden_TD, lm_head_VD, targets_T, temperature_T, chunk, with_entropy)

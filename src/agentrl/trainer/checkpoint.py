@@ -55,8 +55,7 @@ class Checkpoints:
     def restore(self, resume: str) -> tuple[Progress, dict[str, Any]] | None:
         """Load ``auto`` (the newest complete one, None when there is none) or the checkpoint at a path.
 
-        Returns where it stood and the state of its batch source. ``""`` restores nothing. Checkpoints of later steps
-        in this folder belong to a past that is given up: they are set aside, not deleted.
+        Returns where it stood and the state of its batch source. ``""`` restores nothing.
         """
         if not resume:
             return None
@@ -68,9 +67,17 @@ class Checkpoints:
         require_same_shapes(path, saved["shapes"], shapes(self.policy))
         self._load_tensors(path / STATE)
         go_on_with(self.schedule, saved["schedule"])
-        set_aside_later(self.folder, saved["step"])
         logger.info("restored %s: step %d, version %d", path, saved["step"], saved["version"])
         return Progress(step=saved["step"], version=saved["version"]), saved["batches"]
+
+    def set_aside_later(self, step: int) -> None:
+        """Later checkpoints belong to a past that is given up: ``auto`` must not find them. None is deleted."""
+        for later, path in complete(self.folder):
+            if later > step:
+                aside = path.with_name(path.name + SUPERSEDED)
+                remove(aside)
+                path.rename(aside)
+                logger.warning("%s is later than step %d, where training begins: it is now %s", path, step, aside.name)
 
     def save_if_due(self, progress: Progress, batches: dict[str, Any]) -> int | None:
         """The step saved, None when none was due."""
@@ -83,7 +90,8 @@ class Checkpoints:
         """Write ``checkpoint-STEP``, then delete the oldest beyond ``save_total_limit`` (0 keeps all)."""
         final = self.folder / f"checkpoint-{progress.step}"
         partial = final.with_name(final.name + PARTIAL)
-        remove(partial)
+        for leftover in self.folder.glob(f"checkpoint-*{PARTIAL}"):
+            remove(leftover)
         (partial / STATE).mkdir(parents=True)
         self.policy.save(partial)
         with one_process():
@@ -192,15 +200,6 @@ def require_resumable(path: Path) -> None:
         )
     if not (path / COMPLETE).is_file():
         raise ConfigError(f"{path} is incomplete: its save was interrupted; give auto for the newest", setting=SETTING)
-
-
-def set_aside_later(folder: Path, step: int) -> None:
-    for later, path in complete(folder):
-        if later > step:
-            aside = path.with_name(path.name + SUPERSEDED)
-            remove(aside)
-            path.rename(aside)
-            logger.warning("%s is later than the restored step %d; it is set aside as %s", path, step, aside.name)
 
 
 def put_in_place(partial: Path, final: Path) -> None:

@@ -15,14 +15,14 @@ import torch
 
 from agentrl.algo import build_loss, effective_sample_size
 from agentrl.config import AlgoOptions, CheckpointOptions, ModelOptions, OptimOptions
-from agentrl.errors import Interrupted
+from agentrl.errors import Interrupted, WaitTimeout
 from agentrl.models.load import Policy, load_policy
 from agentrl.parallel import require_one_rank
 from agentrl.telemetry import StepRecord, Telemetry
 from agentrl.trainer.batches import Batch, BatchSource
 from agentrl.trainer.canary import canary_of
 from agentrl.trainer.checkpoint import Checkpoints
-from agentrl.trainer.guards import GapLimits, require_finite, require_gap
+from agentrl.trainer.guards import GapLimits, StepRefused, require_finite, require_gap
 from agentrl.trainer.optim import build_optimizer, clip_gradients
 from agentrl.trainer.progress import Progress
 from agentrl.trainer.step import forward_backward
@@ -70,28 +70,29 @@ def train(
     )
     progress = begin(config, policy, checkpoints, batches, publisher)
     saved_step = progress.step
-
-    while steps_remain(config, progress) and not stop.is_set() and (batch := batches.next(progress)) is not None:
-        with log.step(batch.step) as record:
-            record.add(batch.metrics, lr=float(schedule.get_last_lr()[0]))
-            with record.span("forward_backward"):
-                record.add(forward_backward(policy, loss_fn, batch.microbatches, version=progress.version))
-            with record.span("optimizer"):
-                record["grad_norm"] = clip_gradients(policy.model, config.optim.max_grad_norm)
-                require_sound(config, record, batch)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad(set_to_none=True)
-            parent, progress = progress.version, Progress(step=batch.step, version=batches.next_version())
-            with record.span("publish"):
-                publish(policy, progress, parent, batches, publisher)
-            with record.span("save"):
-                saved_step = checkpoints.save_if_due(progress, batches.state()) or saved_step
-            batches.ack(batch)
-            add_rates(record)
-
-    if progress.step != saved_step:
-        checkpoints.save(progress, batches.state())
+    try:
+        while steps_remain(config, progress) and not stop.is_set() and (batch := batches.next(progress)) is not None:
+            with log.step(batch.step) as record:
+                record.add(batch.metrics, lr=float(schedule.get_last_lr()[0]))
+                with record.span("forward_backward"):
+                    record.add(forward_backward(policy, loss_fn, batch.microbatches, version=progress.version))
+                with record.span("optimizer"):
+                    record["grad_norm"] = clip_gradients(policy.model, config.optim.max_grad_norm)
+                    require_sound(config, record, batch)
+                    optimizer.step()
+                    schedule.step()
+                    optimizer.zero_grad(set_to_none=True)
+                parent, progress = progress.version, Progress(step=batch.step, version=batches.next_version())
+                with record.span("publish"):
+                    publish(policy, progress, parent, batches, publisher)
+                with record.span("save"):
+                    saved_step = checkpoints.save_if_due(progress, batches.state()) or saved_step
+                batches.ack(batch)
+                add_rates(record)
+    except (WaitTimeout, StepRefused):
+        save_unless_saved(checkpoints, progress, saved_step, batches)
+        raise
+    save_unless_saved(checkpoints, progress, saved_step, batches)
     if stop.is_set() and steps_remain(config, progress):
         raise Interrupted(f"stopped after step {progress.step}; go on with --resume_from_checkpoint auto")
     return progress
@@ -103,6 +104,7 @@ def begin(
     """Restore, publish what was restored, and undo what was done after it."""
     progress, saved = checkpoints.restore(config.resume) or (Progress(), {})
     batches.check(progress, resumed=bool(config.resume))
+    checkpoints.set_aside_later(progress.step)
     publish(policy, progress, None, batches, publisher)
     batches.rewind(progress, saved)
     return progress
@@ -119,6 +121,12 @@ def require_sound(config: TrainConfig, record: StepRecord, batch: Batch) -> None
     replay = config.folder / "refused" / f"step-{batch.step}.npz"
     require_finite(record, batch.microbatches, replay)
     require_gap(record, config.gap_limits, batch.microbatches, replay)
+
+
+def save_unless_saved(checkpoints: Checkpoints, progress: Progress, saved_step: int, batches: BatchSource) -> None:
+    """Training ends here: the weights are those of ``progress``, published and sound."""
+    if progress.step != saved_step:
+        checkpoints.save(progress, batches.state())
 
 
 def steps_remain(config: TrainConfig, progress: Progress) -> bool:

@@ -16,11 +16,6 @@ from agentrl.errors import ConfigError
 FUSED_DEVICES = {"cpu", "cuda"}
 
 
-def planned_steps(*, num_tasks: int, num_epochs: int, groups_per_step: int, max_steps: int = -1) -> int:
-    """Optimizer steps of a run: ``max_steps`` if given, else as many as the tasks give, the last one smaller."""
-    return max_steps if max_steps > 0 else math.ceil(num_tasks * num_epochs / groups_per_step)
-
-
 def build_optimizer(model: nn.Module, options: OptimOptions, *, total_steps: int) -> tuple[torch.optim.AdamW, LambdaLR]:
     """AdamW over the trainable parameters and its schedule. Matrices decay; norms and biases do not."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

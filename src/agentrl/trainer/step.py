@@ -15,7 +15,7 @@ from torch import Tensor
 from agentrl.algo.losses import LossInputs, LossOutput
 from agentrl.batch.micro import MicroBatch
 from agentrl.models.load import Policy
-from agentrl.models.logprobs import DEFAULT_CHUNK, token_logprobs
+from agentrl.models.logprobs import token_logprobs
 from agentrl.telemetry import Last, Max, Mean, Metrics, Sum
 
 Loss = Callable[[LossInputs], LossOutput]
@@ -27,7 +27,7 @@ def forward_backward(
     microbatches: Sequence[MicroBatch],
     *,
     version: int,
-    chunk: int = DEFAULT_CHUNK,
+    chunk: int | None = None,
     with_entropy: bool = False,
 ) -> Metrics:
     """Accumulate the gradient of ``sum(weights * token_loss)`` over ``microbatches``; the policy's weights are
@@ -53,7 +53,7 @@ def forward_backward(
 
 
 def predictions(
-    policy: Policy, micro: MicroBatch, *, chunk: int = DEFAULT_CHUNK, with_entropy: bool = False
+    policy: Policy, micro: MicroBatch, *, chunk: int | None = None, with_entropy: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs [T] of the targets, at the temperatures they were sampled at, and their entropy [T]."""
     to = policy.device
