@@ -87,6 +87,8 @@ async def play(config: RunConfig, console: Console, train: Sequence[Task], held_
             try:
                 start_children(config, supervisor, view)
                 before = await watch.during("evaluating", round_of(store, config, held_out, step=0))
+                if before is not None:
+                    view.say(f"held-out success before training: {before.success:.3f}")
                 await push(store, config, train)
                 await watch.during("training", trainer_end(supervisor))
                 last = await store.latest_version()
@@ -244,4 +246,4 @@ def decoder(config: RunConfig):
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(config.model.model_name_or_path)
-    return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False)
+    return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True)
