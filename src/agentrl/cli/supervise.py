@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,17 +69,18 @@ class Supervisor:
         return self.children[name].process.poll() is not None
 
     def stop(self, names: Sequence[str], *, grace_seconds: float) -> None:
-        """Ask (SIGTERM), wait ``grace_seconds`` together, then kill what is left of each group."""
+        """Ask (SIGTERM), wait ``grace_seconds`` together, then kill what is left of each group: children of children
+        too."""
         live = [self.children[name] for name in names if name in self.children and not self.ended(name)]
         for child in live:
             child.expected_to_end = True
             child.process.terminate()
         deadline = time.monotonic() + grace_seconds
         for child in live:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                kill_group(child.process)
+        for child in live:
+            kill_group(child.process)
 
     def kill_all(self) -> None:
         for child in self.children.values():

@@ -63,8 +63,10 @@ class RolloutOptions:
     max_new_tokens: int = option(8196, "sampled tokens per model call")
     max_prompt_tokens: int = option(131_072, "prompt tokens of a model call: the context limit")
     episode_timeout: float = option(600.0, "seconds an episode may take")
-    preferred_sampling_params: dict[str, Any] = option({}, "JSON: temperature, top_p, top_k of training episodes")
-    eval_sampling_params: dict[str, Any] = option({"temperature": 0.0}, "JSON: the same of held-out episodes")
+    preferred_sampling_params: dict[str, Any] = option({}, "JSON: temperature of training episodes")
+    eval_sampling_params: dict[str, Any] = option(
+        {"temperature": 0.0}, "JSON: temperature, top_p, top_k of held-out episodes"
+    )
     tool_call_parser: str = option("auto", "tool-call format; auto reads it off the chat template")
     repetition_early_stop_times: int = option(-1, "end an episode after so many repeats of a reply; -1: never")
     max_silent_turns: int = option(2, "replies without call and answer before an episode ends")
