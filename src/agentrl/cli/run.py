@@ -32,7 +32,6 @@ from agentrl.types import Record, RowStatus, ServiceStatus, Split, Task, TaskSta
 WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
 STOP_GRACE_SECONDS = 15.0
-CHILDREN = ("trainer", "sampler", "engine")
 INTERRUPTED = 130
 
 T = TypeVar("T")
@@ -98,8 +97,7 @@ async def play(config: RunConfig, console: Console, train: Sequence[Task], held_
                 await store.end_stream(Split.EVAL)
             finally:
                 view.phase = "stopping"
-                await asyncio.to_thread(supervisor.stop, CHILDREN[:1], grace_seconds=SAVE_GRACE_SECONDS)
-                await asyncio.to_thread(supervisor.stop, CHILDREN[1:], grace_seconds=STOP_GRACE_SECONDS)
+                await asyncio.to_thread(stop_children, supervisor, interrupted.is_set())
                 view.refresh()
         await report(config, console, store, before, after)
         return Result(before=before, after=after)
@@ -127,6 +125,14 @@ def start_children(config: RunConfig, supervisor: Supervisor, view: RunView) -> 
         f"[bold]{config.run.run_name}[/]: {', '.join(supervisor.children)} started on {cores} cores "
         f"({threads} for the engine, {threads} for the trainer); logs in {config.folder / 'logs'}"
     )
+
+
+def stop_children(supervisor: Supervisor, interrupted: bool) -> None:
+    """The trainer saves its step; after Ctrl-C running groups are finished for a while, else given back at once."""
+    supervisor.stop("trainer", grace_seconds=SAVE_GRACE_SECONDS if interrupted else STOP_GRACE_SECONDS)
+    drain = signal.SIGINT if interrupted else signal.SIGTERM
+    supervisor.stop("sampler", grace_seconds=STOP_GRACE_SECONDS, ask=drain)
+    supervisor.stop("engine", grace_seconds=STOP_GRACE_SECONDS)
 
 
 async def round_of(store: Store, config: RunConfig, held_out: Sequence[Task], *, step: int) -> Evaluation | None:

@@ -1,4 +1,7 @@
-"""``agentrl sample``: one sampler process: tool servers, tokenizer, engine clients, workers. Imports no torch."""
+"""``agentrl sample``: one sampler process: tool servers, tokenizer, engine clients, workers. Imports no torch.
+
+SIGINT lets running groups finish for a while and gives the rest back; SIGTERM gives all of them back at once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from agentrl.chat import load_renderer
 from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
@@ -27,6 +31,8 @@ from agentrl.tools.sources import parse_sources
 from agentrl.types import Record, Split, Worker
 
 logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 10.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,8 +63,8 @@ async def sample(config: RunConfig) -> None:
         pool = EnginePool(urls)
         sampler = build_sampler(config, store, pool, toolset, telemetry)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, sampler.stop)
+        loop.add_signal_handler(signal.SIGINT, partial(sampler.stop, drain_seconds=DRAIN_SECONDS))
+        loop.add_signal_handler(signal.SIGTERM, partial(sampler.stop, drain_seconds=0.0))
         logger.info("sampling with %d tools from %s", len(toolset.specs), ", ".join(urls))
         await sampler.run()
         logger.info("sampled %d groups", sampler.num_groups)

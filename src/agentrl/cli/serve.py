@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
@@ -89,7 +90,7 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
     from agentrl.engine.slots import SlotEngine
 
     disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         config.model.model_name_or_path,
         dtype=getattr(torch, config.model.torch_dtype),
         trust_remote_code=config.model.trust_remote_code,

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,19 +67,16 @@ class Supervisor:
     def ended(self, name: str) -> bool:
         return self.children[name].process.poll() is not None
 
-    def stop(self, names: Sequence[str], *, grace_seconds: float) -> None:
-        """Ask (SIGTERM), wait ``grace_seconds`` together, then kill what is left of each group: children of children
-        too."""
-        live = [self.children[name] for name in names if name in self.children and not self.ended(name)]
-        for child in live:
-            child.expected_to_end = True
-            child.process.terminate()
-        deadline = time.monotonic() + grace_seconds
-        for child in live:
-            with suppress(subprocess.TimeoutExpired):
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-        for child in live:
-            kill_group(child.process)
+    def stop(self, name: str, *, grace_seconds: float, ask: signal.Signals = signal.SIGTERM) -> None:
+        """Ask by signal, wait ``grace_seconds``, then kill what is left of the group."""
+        if name not in self.children or self.ended(name):
+            return
+        child = self.children[name]
+        child.expected_to_end = True
+        child.process.send_signal(ask)
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(grace_seconds)
+        kill_group(child.process)
 
     def kill_all(self) -> None:
         for child in self.children.values():
