@@ -40,6 +40,7 @@ def test_what_may_be_zero_is_refused_below(name: str) -> None:
         (["--max_steps=0"], "--max_steps: expects -1 (as many as the tasks give) or 1 and more"),
         (["--max_steps=-2"], "--max_steps: expects -1 (as many as the tasks give) or 1 and more"),
         (["--port=70000"], "--port: expects 0 (any free one) to 65535, got 70000"),
+        (["--device=gpu"], "--device: expects auto, cpu, cuda or cuda:N, got 'gpu'"),
         (["--cispo_cap_low=6"], "--cispo_cap_low: 6.0 is above cispo_cap_high 5.0"),
         (["--num_generations=1"], "--num_generations: a group needs 2 or more episodes for a baseline"),
         (["--repetition_early_stop_times=0"], "--repetition_early_stop_times: expects -1 (never) or 1 and more"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,6 +167,8 @@ def check_ranges(config: RunConfig) -> None:
         )
     if not 0 <= config.serve.port < 65_536:
         raise ConfigError(f"expects 0 (any free one) to 65535, got {config.serve.port}", setting="--port")
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", config.model.device):
+        raise ConfigError(f"expects auto, cpu, cuda or cuda:N, got {config.model.device!r}", setting="--device")
     if config.rollout.num_generations < 2:
         raise ConfigError("a group needs 2 or more episodes for a baseline", setting="--num_generations")
 
