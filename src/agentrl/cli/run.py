@@ -82,7 +82,8 @@ async def play(config: RunConfig, console: Console, train: Sequence[Task], held_
     tail = MetricsTail(config.folder / "metrics.jsonl", from_end=True)
     steps = planned_steps(config, len(train))
     try:
-        with RunView(console, tail, max_steps=steps) as view, interrupts(supervisor) as interrupted:
+        view = RunView(console, tail, max_steps=steps, logging_steps=config.run.logging_steps)
+        with view, interrupts(supervisor) as interrupted:
             watch = Watch(store, supervisor, view, interrupted)
             try:
                 start_children(config, supervisor, view)

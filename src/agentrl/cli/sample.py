@@ -19,6 +19,7 @@ from agentrl.chat import load_renderer
 from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
 from agentrl.cli.preflight import check_scorers
 from agentrl.config import RunConfig
+from agentrl.engine import Engine
 from agentrl.engine.pool import EnginePool
 from agentrl.errors import ConfigError
 from agentrl.rollout.group import GroupRunner
@@ -26,6 +27,7 @@ from agentrl.rollout.sampler import MCPSampler, wait_for_service
 from agentrl.scoring import load_scorer_module
 from agentrl.store import Admission, Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry
+from agentrl.tools.base import Toolset
 from agentrl.tools.mcp import McpToolset
 from agentrl.tools.sources import parse_sources
 from agentrl.types import Record, Split, Worker
@@ -48,12 +50,7 @@ async def sample(config: RunConfig) -> None:
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
-    toolset = McpToolset(
-        parse_sources(config.tools.mcp_manager_url),
-        call_timeout_seconds=config.tools.tool_timeout,
-        result_limit_chars=config.tools.tool_result_limit,
-        log_dir=config.folder / "logs",
-    )
+    toolset = build_toolset(config)
     pool: EnginePool | None = None
     try:
         await push_own_tasks(config, store)
@@ -76,13 +73,22 @@ async def sample(config: RunConfig) -> None:
         telemetry.close()
 
 
+def build_toolset(config: RunConfig) -> McpToolset:
+    return McpToolset(
+        parse_sources(config.tools.mcp_manager_url),
+        call_timeout_seconds=config.tools.tool_timeout,
+        result_limit_chars=config.tools.tool_result_limit,
+        log_dir=config.folder / "logs",
+    )
+
+
 def build_sampler(
-    config: RunConfig, store: Store, pool: EnginePool, toolset: McpToolset, telemetry: Telemetry
+    config: RunConfig, store: Store, engine: Engine, toolset: Toolset, telemetry: Telemetry
 ) -> MCPSampler:
     options = config.rollout
     runner = GroupRunner(
         store=store,
-        engine=pool,
+        engine=engine,
         renderer=load_renderer(config.model.model_name_or_path, tool_call_parser=options.tool_call_parser),
         toolset=toolset,
         rollout_options=options,

@@ -24,7 +24,7 @@ from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.engine.server import serve
-from agentrl.errors import EngineError
+from agentrl.errors import ConfigError, EngineError
 from agentrl.store import Store, open_store
 from agentrl.store.base import HEARTBEAT_SECONDS
 from agentrl.types import InferenceService, ServiceStatus, Worker
@@ -106,7 +106,11 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
 def pick_device(wanted: str) -> str:
     import torch
 
-    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"{wanted} was asked for, but torch sees no such device", setting="--device")
+    return wanted
 
 
 def stop_on_signals() -> asyncio.Event:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,10 +74,9 @@ class Supervisor:
         child = self.children[name]
         child.expected_to_end = True
         child.process.send_signal(ask)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             child.process.wait(grace_seconds)
-        except subprocess.TimeoutExpired:
-            kill_group(child.process)
+        kill_group(child.process)
 
     def kill_all(self) -> None:
         for child in self.children.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agentrl.cli.feed import planned_steps, read_tasks
 from agentrl.cli.preflight import check_model, require_torch
@@ -12,6 +13,11 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.store import open_store
 from agentrl.telemetry import JsonlSink, Telemetry
+
+if TYPE_CHECKING:
+    from agentrl.trainer.guards import GapLimits
+    from agentrl.trainer.loop import TrainConfig
+    from agentrl.trainer.source import SourceOptions
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,8 +35,8 @@ def train_run(config: RunConfig) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from agentrl.store.blocking import BlockingStore
-    from agentrl.trainer.loop import TrainConfig, train
-    from agentrl.trainer.source import SourceOptions, StoreBatchSource
+    from agentrl.trainer.loop import train
+    from agentrl.trainer.source import StoreBatchSource
     from agentrl.weights.disk import DiskPublisher
 
     disable_progress_bar()
@@ -49,42 +55,48 @@ def train_run(config: RunConfig) -> None:
         publisher = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout)
         source = StoreBatchSource(
             blocking,
-            SourceOptions(
-                groups_per_step=config.groups_per_step,
-                algo=config.algo_options,
-                optim=config.optim,
-                max_tokens_per_microbatch=config.max_tokens_per_microbatch,
-                drop_staleness=config.pacing.drop_staleness,
-                in_order=config.pacing.sync_sampling,
-                wait_timeout_seconds=config.engine.wait_timeout,
-            ),
+            source_options(config),
             stop=stop,
         )
         try:
-            train(
-                TrainConfig(
-                    folder=config.folder,
-                    total_steps=planned_steps(config, len(tasks)) if tasks else max(config.optim.max_steps, 0),
-                    model=config.model,
-                    optim=config.optim,
-                    algo=config.algo_options,
-                    checkpoint=config.checkpoint,
-                    resume=config.run.resume_from_checkpoint,
-                    seed=config.run.seed,
-                    gap_limits=gap_limits(config),
-                ),
-                source,
-                publisher,
-                telemetry,
-                stop,
-            )
+            train(train_config(config, len(tasks)), source, publisher, telemetry, stop)
         finally:
             publisher.close()
             source.close()
             telemetry.close()
 
 
-def gap_limits(config: RunConfig):
+def source_options(config: RunConfig) -> SourceOptions:
+    from agentrl.trainer.source import SourceOptions
+
+    return SourceOptions(
+        groups_per_step=config.groups_per_step,
+        algo=config.algo_options,
+        optim=config.optim,
+        max_tokens_per_microbatch=config.max_tokens_per_microbatch,
+        drop_staleness=config.pacing.drop_staleness,
+        in_order=config.pacing.sync_sampling,
+        wait_timeout_seconds=config.engine.wait_timeout,
+    )
+
+
+def train_config(config: RunConfig, num_tasks: int) -> TrainConfig:
+    from agentrl.trainer.loop import TrainConfig
+
+    return TrainConfig(
+        folder=config.folder,
+        total_steps=planned_steps(config, num_tasks) if num_tasks else max(config.optim.max_steps, 0),
+        model=config.model,
+        optim=config.optim,
+        algo=config.algo_options,
+        checkpoint=config.checkpoint,
+        resume=config.run.resume_from_checkpoint,
+        seed=config.run.seed,
+        gap_limits=gap_limits(config),
+    )
+
+
+def gap_limits(config: RunConfig) -> GapLimits | None:
     """In single precision on the embedded engine, engine and trainer must agree on every log-prob."""
     from agentrl.trainer.guards import GapLimits
 

@@ -47,10 +47,11 @@ class MetricsTail:
 class RunView:
     """Keeps the last steps and records and shows them; ``say`` prints above the table."""
 
-    def __init__(self, console: Console, tail: MetricsTail, *, max_steps: int) -> None:
+    def __init__(self, console: Console, tail: MetricsTail, *, max_steps: int, logging_steps: int = 1) -> None:
         self.console = console
         self._tail = tail
         self._max_steps = max_steps
+        self._logging_steps = logging_steps
         self._steps: list[dict[str, Any]] = []
         self._scores: deque[float] = deque(maxlen=RECENT_RECORDS)
         self._turns: deque[int] = deque(maxlen=RECENT_RECORDS)
@@ -77,10 +78,13 @@ class RunView:
                 self._turns.append(event["turns"])
             if event["kind"] == "step":
                 self._steps.append({**event, "success": mean(self._scores), "turns": mean(self._turns)})
-                if not self._live:
+                if not self._live and self._shows(self._steps[-1]):
                     self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False)
         if self._live:
             self._live.update(self._table(workers), refresh=True)
+
+    def _shows(self, event: dict[str, Any]) -> bool:
+        return event["step"] % self._logging_steps == 0 or event["step"] == self._max_steps
 
     def _table(self, workers: Sequence[Worker]) -> RenderableType:
         lag = " · ".join(
@@ -93,7 +97,7 @@ class RunView:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("step", "reward", "success", "turns", "tokens/s", "staleness", "loss"):
             table.add_column(name, justify="right")
-        for event in self._steps[-SHOWN_STEPS:]:
+        for event in [event for event in self._steps if self._shows(event)][-SHOWN_STEPS:]:
             table.add_row(f"{event['step']:.0f}", *cells(event))
         rewards = [event.get("reward", 0.0) for event in self._steps]
         return Group(table, Text(f"reward {sparkline(rewards, width=60)}", style="green"))
