@@ -76,10 +76,12 @@ class RunView:
             if event["kind"] == "record" and event["split"] == "train" and event["score"] is not None:
                 self._scores.append(event["score"])
                 self._turns.append(event["turns"])
+            if event["kind"] == "evaluation":
+                self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
             if event["kind"] == "step":
                 self._steps.append({**event, "success": mean(self._scores), "turns": mean(self._turns)})
                 if not self._live and self._shows(self._steps[-1]):
-                    self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False)
+                    self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False, soft_wrap=True)
         if self._live:
             self._live.update(self._table(workers), refresh=True)
 
