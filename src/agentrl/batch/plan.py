@@ -62,8 +62,7 @@ def plan_step(
     metrics = plan_metrics(rows, paths, ages, microbatches, budget)
     metrics["batch/over_long"] = Sum(sum(row.over_long for row in found))
     metrics["batch/unpredictable_tokens"] = Sum(sum(row.unpredictable for row in found))
-    microbatches += [padding_microbatch() for _ in range(-len(microbatches) % num_ranks)]
-    return StepPlan(microbatches=tuple(microbatches), metrics=metrics)
+    return StepPlan(microbatches=padded(microbatches, num_ranks), metrics=metrics)
 
 
 def require_trainable(rows: Sequence[DBRecordData], paths: Sequence[TrainedPath], *, needs_logprobs: bool) -> None:
@@ -161,6 +160,11 @@ def microbatch(
 
 def joined(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate(parts).astype(dtype)
+
+
+def padded(microbatches: Sequence[MicroBatch], num_ranks: int) -> tuple[MicroBatch, ...]:
+    """As many micro-batches for each rank, filled up with some of weight zero."""
+    return (*microbatches, *(padding_microbatch() for _ in range(-len(microbatches) % num_ranks)))
 
 
 def padding_microbatch() -> MicroBatch:

@@ -1,7 +1,4 @@
-"""The ``agentrl`` command: finds the command's module, and turns errors into one message and an exit code.
-
-Exit codes: 0 done, 1 the run failed, 2 a setting is wrong and nothing was started, 130 interrupted.
-"""
+"""The ``agentrl`` command: finds the command's module, and turns errors into one message and an exit code."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from agentrl import __version__
+from agentrl.cli.exits import tell
 from agentrl.config.names import nearest
 from agentrl.errors import AgentRLError, ConfigError, Interrupted
 
@@ -24,7 +22,6 @@ COMMANDS = {
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
     "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
 }
-USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,18 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         log_to_stderr(os.environ.get("LOG_LEVEL", "INFO"))
         return command(arguments[0])(arguments[1:])
-    except ConfigError as error:
-        print(f"agentrl: error: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except Interrupted as error:
-        print(f"agentrl: {error}", file=sys.stderr)
-        return INTERRUPTED
     except AgentRLError as error:
-        print(f"agentrl: {type(error).__name__}: {error}", file=sys.stderr)
-        return FAILED
+        return tell(error)
     except KeyboardInterrupt:
-        print("agentrl: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return tell(Interrupted("interrupted"))
 
 
 def log_to_stderr(level: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentdock.reaping import guardian, signal_group
 from agentrl.errors import ProcessDied
+from agentrl.parallel import without_launcher
 
 TAIL_LINES = 15
 
@@ -55,7 +56,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=None if shows else output,
                 stderr=output,
-                env={**os.environ, **self._env, "OMP_NUM_THREADS": str(num_threads)},
+                env={**without_launcher(os.environ), **self._env, "OMP_NUM_THREADS": str(num_threads)},
                 start_new_session=True,
             )
         guardian.add(process.pid)

@@ -6,71 +6,124 @@ started elsewhere put into the store.
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from agentrl.cli.exits import tell
 from agentrl.cli.feed import planned_steps, read_tasks
 from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.parallel import Launch
+from agentrl.parallel.accelerate import Accelerate, take_accelerate
 from agentrl.store import open_store
 from agentrl.telemetry import JsonlSink, Telemetry
 
 if TYPE_CHECKING:
     from agentrl.trainer.guards import GapLimits
     from agentrl.trainer.loop import TrainConfig
-    from agentrl.trainer.source import SourceOptions
+    from agentrl.trainer.source import SourceOptions, StoreBatchSource
+    from agentrl.weights.disk import DiskPublisher
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str]) -> int:
+    launch, asked = Launch.of(os.environ), take_accelerate(os.environ)
     config = RunConfig.parse(argv, command="train", description=__doc__ or "")
     if not config.run.run_name:
         raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
     check_model(config)
+    launch.require_size(config.optim.data_parallel_size)
+    launch.require_store(config.store_url)
     require_torch()
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with sampling_node(config, stop) if config.run.enable_sampling else nullcontext():
-        train_run(config, stop)
+    for notice in asked.notices if launch.rank == 0 else ():
+        logger.warning("%s", notice)
+    train_run(config, stop, launch, asked)
     return 0
 
 
-def train_run(config: RunConfig, stop: threading.Event) -> None:
-    """``stop`` (SIGINT, SIGTERM) ends training after the step in progress, which is saved."""
+def train_run(config: RunConfig, stop: threading.Event, launch: Launch, asked: Accelerate) -> None:
+    """``stop`` (SIGINT, SIGTERM) on any rank ends training after the step in progress, which is saved.
+
+    Rank 0 alone has the world outside: it is opened when the others can hear of a failure, and closed when they no
+    longer wait.
+    """
     from transformers.utils.logging import disable_progress_bar
 
-    from agentrl.store.blocking import BlockingStore
+    from agentrl.parallel.fsdp import Sharding
+    from agentrl.parallel.join import join_ranks
     from agentrl.trainer.loop import train
+    from agentrl.trainer.shared import SharedPublisher, SharedSource, SharedStop
+
+    disable_progress_bar()
+    world: list[World] = []
+    with (
+        ExitStack() as opened,
+        join_ranks(
+            launch,
+            device=config.model.device,
+            stop=stop,
+            on_failure=tell,
+            sharding=Sharding(reshard_after_forward=asked.reshard_after_forward),
+        ) as ranks,
+    ):
+        ranks.on_first(lambda: world.append(opened.enter_context(open_world(config, stop))))
+        mine = world[0] if world else World()
+        train(
+            ranks.on_first(lambda: train_config(config, asked)),
+            SharedSource(ranks, mine.source),
+            SharedPublisher(ranks, mine.publisher),
+            mine.log,
+            SharedStop(ranks, stop),
+            ranks,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What only rank 0 speaks with."""
+
+    source: StoreBatchSource | None = None
+    publisher: DiskPublisher | None = None
+    log: Telemetry = field(default_factory=Telemetry)
+
+
+@contextmanager
+def open_world(config: RunConfig, stop: threading.Event) -> Iterator[World]:
+    """This node's engine and sampler, the store, the engines and the log."""
+    from agentrl.store.blocking import BlockingStore
     from agentrl.trainer.source import StoreBatchSource
     from agentrl.weights.disk import DiskPublisher
 
-    disable_progress_bar()
-    tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
-    telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
-    store = open_store(config.store_url, run=config.run.run_name)
-    with BlockingStore(store) as blocking:
+    with sampling_node(config, stop) if config.run.enable_sampling else nullcontext():
+        store = open_store(config.store_url, run=config.run.run_name)
+        with BlockingStore(store) as blocking:
 
-        def engine_urls() -> list[str]:
-            services = [s.url for s in blocking.call(store.services) if s.status == "UP"]
-            return config.engine.engine_url or services
+            def engine_urls() -> list[str]:
+                services = [s.url for s in blocking.call(store.services) if s.status == "UP"]
+                return config.engine.engine_url or services
 
-        publisher = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=config.engine.publish_timeout)
-        source = StoreBatchSource(
-            blocking,
-            source_options(config),
-            stop=stop,
-        )
-        try:
-            train(train_config(config, len(tasks)), source, publisher, telemetry, stop)
-        finally:
-            publisher.close()
-            source.close()
-            telemetry.close()
+            timeout = config.engine.publish_timeout
+            publisher = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=timeout)
+            source = StoreBatchSource(blocking, source_options(config), stop=stop)
+            telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
+            try:
+                yield World(source=source, publisher=publisher, log=telemetry)
+            finally:
+                publisher.close()
+                source.close()
+                telemetry.close()
 
 
 def source_options(config: RunConfig) -> SourceOptions:
@@ -78,6 +131,7 @@ def source_options(config: RunConfig) -> SourceOptions:
 
     return SourceOptions(
         groups_per_step=config.groups_per_step,
+        num_ranks=config.optim.data_parallel_size,
         algo=config.algo_options,
         optim=config.optim,
         max_tokens_per_microbatch=config.max_tokens_per_microbatch,
@@ -87,13 +141,15 @@ def source_options(config: RunConfig) -> SourceOptions:
     )
 
 
-def train_config(config: RunConfig, num_tasks: int) -> TrainConfig:
+def train_config(config: RunConfig, asked: Accelerate) -> TrainConfig:
     from agentrl.trainer.loop import TrainConfig
 
+    num_tasks = len(read_tasks(config.tasks.train_file, "--train_file")) if config.tasks.train_file else 0
+    recompute = config.model.gradient_checkpointing or asked.activation_checkpointing
     return TrainConfig(
         folder=config.folder,
         total_steps=planned_steps(config, num_tasks) if num_tasks else max(config.optim.max_steps, 0),
-        model=config.model,
+        model=replace(config.model, gradient_checkpointing=recompute),
         optim=config.optim,
         algo=config.algo_options,
         checkpoint=config.checkpoint,

@@ -149,6 +149,7 @@ class OptimOptions:
     max_steps: int = option(-1, "optimizer steps; -1: as many as the tasks give")
     per_device_train_batch_size: int = option(8, "records per micro-step and rank")
     gradient_accumulation_steps: int = option(1, "micro-steps per optimizer step")
+    data_parallel_size: int = option(0, "ranks that train together; 0: as many as the launcher started, else 1")
     groups_per_step: int = option(0, "groups per optimizer step; 0: from the batch arithmetic")
     max_tokens: int = option(65_536, "longest trained path; turns that end beyond it are not trained")
     max_tokens_per_microbatch: int = option(0, "unique tokens per forward pass; 0: batch size x max_tokens")
@@ -160,6 +161,7 @@ class CheckpointOptions:
 
     save_steps: int = option(50, "save every so many steps; the last step is always saved")
     save_total_limit: int = option(3, "keep so many checkpoints; 0 keeps all")
+    save_only_model: bool = option(False, "checkpoints without training state: small, but no run can go on from them")
     eval_strategy: str = option(
         "steps", "steps: the eval_file before the first step, every eval_steps, after the last", choices=("no", "steps")
     )

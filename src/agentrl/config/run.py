@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ class RunConfig:
         """Raise ``ConfigError`` naming the option for anything that cannot work, before anything starts."""
         groups = {f.name: group for f, group in zip(dataclasses.fields(cls), GROUPS, strict=True)}
         built = parse_groups(list(groups.values()), argv, command=command, description=description)
+        optim = built[OptimOptions]
+        size = optim.data_parallel_size or launched_ranks()
+        built[OptimOptions] = dataclasses.replace(optim, data_parallel_size=size)
         config = cls(**{name: built[group] for name, group in groups.items()})
         check(config)
         return config
@@ -63,8 +67,13 @@ class RunConfig:
     @property
     def groups_per_step(self) -> int:
         """Records of one optimizer step, rounded up to whole groups, unless ``groups_per_step`` says so itself."""
-        records = self.optim.per_device_train_batch_size * self.optim.gradient_accumulation_steps
-        return self.optim.groups_per_step or math.ceil(records / self.rollout.num_generations)
+        return self.optim.groups_per_step or math.ceil(self.records_per_step / self.rollout.num_generations)
+
+    @property
+    def records_per_step(self) -> int:
+        """Before the rounding to whole groups."""
+        optim = self.optim
+        return optim.data_parallel_size * optim.per_device_train_batch_size * optim.gradient_accumulation_steps
 
     @property
     def algo_options(self) -> AlgoOptions:
@@ -125,16 +134,7 @@ def check(config: RunConfig) -> None:
         )
     if train.get("temperature", 1.0) == 0:
         raise ConfigError("temperature 0 gives every sibling the same episode", setting="--preferred_sampling_params")
-    records = config.optim.per_device_train_batch_size * config.optim.gradient_accumulation_steps
-    usual = OptimOptions()
-    usual_records = usual.per_device_train_batch_size * usual.gradient_accumulation_steps
-    expected = math.ceil(records / config.rollout.num_generations)
-    if config.optim.groups_per_step not in (0, expected) and records != usual_records:
-        raise ConfigError(
-            f"{config.optim.groups_per_step} disagrees with per_device_train_batch_size x gradient_accumulation_steps "
-            f"= {records} records = {expected} groups of {config.rollout.num_generations}: give one of the two",
-            setting="--groups_per_step",
-        )
+    check_batch(config)
     if (config.engine.engine == "scripted") != bool(config.engine.engine_script):
         raise ConfigError("--engine scripted and --engine_script need each other", setting="--engine_script")
     if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
@@ -184,6 +184,30 @@ NOT_NEGATIVE = (
     "max_tokens_per_microbatch save_total_limit max_context eval_steps loss_constant cispo_cap_low"
 ).split()
 BELOW_ONE = ("adam_beta1", "adam_beta2")
+
+
+def launched_ranks() -> int:
+    """What torchrun and accelerate launch say; the command that trains checks it."""
+    given = os.environ.get("WORLD_SIZE", "")
+    return int(given) if given.isdecimal() and int(given) else 1
+
+
+def check_batch(config: RunConfig) -> None:
+    """Groups and records of a step are two ways of saying one thing."""
+    optim, usual = config.optim, OptimOptions()
+    if optim.data_parallel_size < 1:
+        raise ConfigError(f"expects 0 or more, got {optim.data_parallel_size}", setting="--data_parallel_size")
+    expected = math.ceil(config.records_per_step / config.rollout.num_generations)
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+    records_given = any(getattr(optim, name) != getattr(usual, name) for name in names)
+    if optim.groups_per_step not in (0, expected) and records_given:
+        ranks = f"{optim.data_parallel_size} ranks x " if optim.data_parallel_size > 1 else ""
+        raise ConfigError(
+            f"{optim.groups_per_step} disagrees with {ranks}per_device_train_batch_size x gradient_accumulation_steps "
+            f"= {config.records_per_step} records = {expected} groups of {config.rollout.num_generations}: give one of "
+            "the two",
+            setting="--groups_per_step",
+        )
 
 
 def check_sampling(setting: str, values: dict[str, Any]) -> None:

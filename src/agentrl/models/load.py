@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
@@ -22,6 +22,7 @@ from agentrl.config import ModelOptions
 from agentrl.errors import ConfigError
 from agentrl.models.attention import TREE_SDPA, TreeMask, register
 from agentrl.models.logprobs import log_softmax
+from agentrl.models.scorer import TreeScorer
 
 SETTING = "--model_name_or_path"
 COMPANIONS = (
@@ -50,10 +51,14 @@ PROBE_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The model in training, float32 master weights. ``source`` is the folder its tokenizer files come from."""
+    """The model in training, float32 master weights. ``source`` is the folder its tokenizer files come from.
+
+    ``score`` is called to train; sharded parameters are whole only inside of it.
+    """
 
     model: PreTrainedModel
     source: Path
+    score: TreeScorer
 
     @property
     def device(self) -> torch.device:
@@ -61,30 +66,32 @@ class Policy:
 
     @property
     def lm_head_VD(self) -> Tensor:
-        return self.model.get_output_embeddings().weight  # pyright: ignore[reportReturnType, reportAttributeAccessIssue, reportOptionalMemberAccess]
+        return self.score.lm_head_VD
 
     @property
     def vocabulary_size(self) -> int:
         return self.lm_head_VD.shape[0]
 
     def hidden(self, token_ids_U: Tensor, positions_U: Tensor, subtree_end_U: Tensor) -> Tensor:
-        """Hidden states [U, D] after the final norm; token k is seen by q iff ``k <= q < subtree_end_U[k]``."""
-        decoder: Any = self.model.base_model
-        output = decoder(
-            input_ids=token_ids_U[None],
-            position_ids=positions_U[None],
-            tree_mask=TreeMask.of(subtree_end_U, positions_U),
-            use_cache=False,
-        )
-        return output.last_hidden_state[0]
+        """Hidden states [U, D] of a policy that is not sharded."""
+        return self.score.hidden(token_ids_U, positions_U, subtree_end_U)
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The blocks that are sharded one by one: those that transformers never splits over devices."""
+        names = set(self.model._no_split_modules or ())
+        return [module for module in self.model.modules() if type(module).__name__ in names]
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Parameters under their names in the checkpoint; tied ones once."""
+        """Parameters under their names in the checkpoint; tied ones once. Sharded ones are this rank's part."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
-    def save(self, folder: Path) -> None:
-        """Write what ``from_pretrained`` and engines load as it lies."""
-        self.model.save_pretrained(folder)
+    def save(self, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """Write what ``from_pretrained`` and engines load as it lies; ``tensors`` are the parameters of a sharded policy,
+        made whole."""
+        parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        buffers = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
+        self.model.save_pretrained(folder, state_dict={**(self.tensors() if tensors is None else tensors), **buffers})
         for pattern in COMPANIONS:
             for path in sorted(self.source.glob(pattern)):
                 if path.is_file():
@@ -99,7 +106,7 @@ def load_policy(path: str | Path, options: ModelOptions) -> Policy:
     register()
     disable_progress_bar()
     model: Any = load_weights(source, config, options)
-    policy = Policy(model=model.to(device), source=source)
+    policy = Policy(model=model.to(device), source=source, score=TreeScorer(model))
     require_plain_head(policy)
     without_dropout(model)
     model.train()

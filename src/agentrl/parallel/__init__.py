@@ -1,5 +1,6 @@
-"""Ranks of the trainer: one for now, and a refusal that says so."""
+"""Ranks: the processes that train one model together. Nothing here needs torch until several ranks join."""
 
-from agentrl.parallel.ranks import require_one_rank
+from agentrl.parallel.launch import Launch, without_launcher
+from agentrl.parallel.ranks import ONE_RANK, RankFailed, Ranks
 
-__all__ = ["require_one_rank"]
+__all__ = ["ONE_RANK", "Launch", "RankFailed", "Ranks", "without_launcher"]

@@ -13,10 +13,14 @@ from agentrl.weights.base import Publication
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The work of one optimizer step. ``metrics`` are values of the step that are known before it runs."""
+    """The work of one optimizer step. ``metrics`` are values of the step that are known before it runs.
+
+    ``microbatches`` are this rank's; where several ranks train, ``planned`` on rank 0 are those of all.
+    """
 
     step: int
     microbatches: tuple[MicroBatch, ...]
+    planned: tuple[MicroBatch, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

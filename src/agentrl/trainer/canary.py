@@ -6,7 +6,7 @@ import torch
 
 from agentrl.engine.base import Canary
 from agentrl.models.load import Policy
-from agentrl.models.logprobs import token_logprobs
+from agentrl.parallel.fsdp import reshard
 
 NUM_TOKENS = 32
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
@@ -17,9 +17,10 @@ def canary_of(policy: Policy, *, tolerance: float | None = None) -> Canary:
     """Log-probs of tokens 1..31 of the canary prompt at temperature 1, through the trainer's own forward."""
     ids_U = torch.tensor(canary_ids(policy.vocabulary_size), device=policy.device)
     positions_U = torch.arange(NUM_TOKENS, device=policy.device)
-    hidden_UD = policy.hidden(ids_U, positions_U, torch.full_like(positions_U, NUM_TOKENS))
+    ends_U = torch.full_like(positions_U, NUM_TOKENS)
     ones_T = torch.ones(NUM_TOKENS - 1, device=policy.device)
-    logprobs_T, _ = token_logprobs(hidden_UD[:-1], policy.lm_head_VD, ids_U[1:], ones_T)
+    logprobs_T, _ = policy.score(ids_U, positions_U, ends_U, positions_U[:-1], ids_U[1:], ones_T)
+    reshard(policy.score)
     return Canary(
         token_ids=tuple(ids_U.tolist()),
         logprobs=tuple(logprobs_T.tolist()),

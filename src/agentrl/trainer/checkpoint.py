@@ -16,13 +16,14 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
@@ -32,6 +33,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from agentrl.config import CheckpointOptions
 from agentrl.errors import ConfigError
 from agentrl.models.load import Policy
+from agentrl.parallel import ONE_RANK, Ranks
 from agentrl.trainer.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -44,40 +46,41 @@ PARTIAL, REPLACED, SUPERSEDED = ".partial", ".replaced", ".superseded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """The checkpoints of one run, in ``folder``."""
+    """The checkpoints of one run, in ``folder``, which all ranks see. All of them call ``restore`` and the saves."""
 
     folder: Path
     policy: Policy
     optimizer: torch.optim.Optimizer
     schedule: LambdaLR
     options: CheckpointOptions
+    ranks: Ranks = ONE_RANK
 
     def restore(self, resume: str) -> tuple[Progress, dict[str, Any]] | None:
         """Load ``auto`` (the newest complete one, None when there is none) or the checkpoint at a path.
 
         Returns where it stood and the state of its batch source. ``""`` restores nothing.
         """
-        if not resume:
+        found = self.ranks.on_first(lambda: self._find(resume))
+        if found is None:
             return None
-        path = newest(self.folder) if resume == "auto" else Path(resume)
-        if path is None:
-            return None
-        require_resumable(path)
-        saved = json.loads((path / STATE / PROGRESS).read_text(encoding="utf-8"))
-        require_same_shapes(path, saved["shapes"], shapes(self.policy))
+        path, saved = found
         self._load_tensors(path / STATE)
         go_on_with(self.schedule, saved["schedule"])
         logger.info("restored %s: step %d, version %d", path, saved["step"], saved["version"])
         return Progress(step=saved["step"], version=saved["version"]), saved["batches"]
 
+    def _find(self, resume: str) -> tuple[Path, dict[str, Any]] | None:
+        path = newest(self.folder) if resume == "auto" else Path(resume) if resume else None
+        if path is None:
+            return None
+        require_resumable(path)
+        saved = json.loads((path / STATE / PROGRESS).read_text(encoding="utf-8"))
+        require_same_shapes(path, saved["shapes"], shapes(self.policy))
+        return path, saved
+
     def set_aside_later(self, step: int) -> None:
         """Later checkpoints belong to a past that is given up: ``auto`` must not find them. None is deleted."""
-        for later, path in complete(self.folder):
-            if later > step:
-                aside = path.with_name(path.name + SUPERSEDED)
-                remove(aside)
-                path.rename(aside)
-                logger.warning("%s is later than step %d, where training begins: it is now %s", path, step, aside.name)
+        self.ranks.on_first(lambda: set_aside(self.folder, step))
 
     def save_if_due(self, progress: Progress, batches: dict[str, Any]) -> int | None:
         """The step saved, None when none was due."""
@@ -90,27 +93,40 @@ class Checkpoints:
         """Write ``checkpoint-STEP``, then delete the oldest beyond ``save_total_limit`` (0 keeps all)."""
         final = self.folder / f"checkpoint-{progress.step}"
         partial = final.with_name(final.name + PARTIAL)
+        tensors = self.ranks.whole(self.policy.tensors())
+        self.ranks.on_first(lambda: self._save_model(partial, tensors))
+        if not self.options.save_only_model:
+            with one_process():
+                save_tensors(self._tensors(), checkpoint_id=partial / STATE, **self.ranks.checkpoint_group)
+        self.ranks.on_first(lambda: self._complete(partial, final, progress, batches))
+        return final
+
+    def _save_model(self, partial: Path, tensors: Mapping[str, Tensor]) -> None:
         for leftover in self.folder.glob(f"checkpoint-*{PARTIAL}"):
             remove(leftover)
-        (partial / STATE).mkdir(parents=True)
-        self.policy.save(partial)
-        with one_process():
-            save_tensors(self._tensors(), checkpoint_id=partial / STATE, no_dist=True)
-        saved = {
+        partial.mkdir(parents=True)
+        self.policy.save(partial, tensors)
+
+    def _complete(self, partial: Path, final: Path, progress: Progress, batches: dict[str, Any]) -> None:
+        if not self.options.save_only_model:
+            saved = self._progress(progress, batches)
+            (partial / STATE / PROGRESS).write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+        (partial / COMPLETE).write_text(f"{progress.step}\n", encoding="utf-8")
+        flush_to_disk(partial)
+        put_in_place(partial, final)
+        self._delete_oldest()
+
+    def _progress(self, progress: Progress, batches: dict[str, Any]) -> dict[str, Any]:
+        return {
             "step": progress.step,
             "version": progress.version,
             "schedule": self.schedule.state_dict(),
             "batches": batches,
             "shapes": shapes(self.policy),
         }
-        (partial / STATE / PROGRESS).write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-        (partial / COMPLETE).write_text(f"{progress.step}\n", encoding="utf-8")
-        flush_to_disk(partial)
-        put_in_place(partial, final)
-        self._delete_oldest()
-        return final
 
     def _tensors(self) -> dict[str, Any]:
+        """What each rank saves its part of. The random state is one: ranks draw nothing of their own."""
         state: dict[str, Any] = {
             "model": self.policy.model.state_dict(),
             "optimizer": get_optimizer_state_dict(self.policy.model, self.optimizer),
@@ -125,7 +141,7 @@ class Checkpoints:
         state = self._tensors()
         try:
             with one_process():
-                load_tensors(state, checkpoint_id=folder, no_dist=True)
+                load_tensors(state, checkpoint_id=folder, **self.ranks.checkpoint_group)
         except CheckpointException as error:
             raise ConfigError(f"{folder} cannot be read: {error}", setting=SETTING) from error
         self.policy.model.load_state_dict(state["model"])
@@ -141,6 +157,15 @@ class Checkpoints:
         limit = self.options.save_total_limit
         for _, path in complete(self.folder)[:-limit] if limit else []:
             remove(path)
+
+
+def set_aside(folder: Path, step: int) -> None:
+    for later, path in complete(folder):
+        if later > step:
+            aside = path.with_name(path.name + SUPERSEDED)
+            remove(aside)
+            path.rename(aside)
+            logger.warning("%s is later than step %d, where training begins: it is now %s", path, step, aside.name)
 
 
 def shapes(policy: Policy) -> dict[str, list[int]]:
@@ -194,8 +219,8 @@ def require_resumable(path: Path) -> None:
         raise ConfigError(f"{path} is not a checkpoint folder (give auto for the newest)", setting=SETTING)
     if not (path / STATE / PROGRESS).is_file():
         raise ConfigError(
-            f"{path} has no {STATE}/ (only the model was saved), so training cannot go on from it: to start a new run "
-            f"from its weights use --model_name_or_path {path}",
+            f"{path} has no {STATE}/ (only the model was saved, --save_only_model), so training cannot go on from it: "
+            f"to start a new run from its weights use --model_name_or_path {path} and another --run_name",
             setting=SETTING,
         )
     if not (path / COMPLETE).is_file():

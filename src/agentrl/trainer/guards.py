@@ -15,6 +15,7 @@ import numpy as np
 
 from agentrl.batch.micro import MicroBatch
 from agentrl.errors import AgentRLError
+from agentrl.parallel import ONE_RANK, Ranks
 from agentrl.telemetry import StepRecord
 
 ENOUGH_FOR_P999 = 1000
@@ -33,14 +34,22 @@ class GapLimits:
     p999: float = 1e-5
 
 
-def require_finite(record: StepRecord, microbatches: Sequence[MicroBatch], replay: Path) -> None:
+def require_finite(
+    record: StepRecord, microbatches: Sequence[MicroBatch], replay: Path, ranks: Ranks = ONE_RANK
+) -> None:
     """Raise ``StepRefused`` unless loss and gradient norm are finite."""
     bad = {name: record[name] for name in ("loss", "grad_norm") if not math.isfinite(record[name])}
     if bad:
-        refuse(f"{', '.join(f'{name} is {value}' for name, value in bad.items())}", record, microbatches, replay)
+        refuse(f"{', '.join(f'{name} is {value}' for name, value in bad.items())}", record, microbatches, replay, ranks)
 
 
-def require_gap(record: StepRecord, limits: GapLimits | None, microbatches: Sequence[MicroBatch], replay: Path) -> None:
+def require_gap(
+    record: StepRecord,
+    limits: GapLimits | None,
+    microbatches: Sequence[MicroBatch],
+    replay: Path,
+    ranks: Ranks = ONE_RANK,
+) -> None:
     """Raise ``StepRefused`` when engine and trainer disagree on tokens they both scored; None turns this off."""
     compared = record.values.get("logprob_gap_tokens", 0.0)
     if limits is None or not compared:
@@ -55,11 +64,13 @@ def require_gap(record: StepRecord, limits: GapLimits | None, microbatches: Sequ
             record,
             microbatches,
             replay,
+            ranks,
         )
 
 
-def refuse(what: str, record: StepRecord, microbatches: Sequence[MicroBatch], replay: Path) -> None:
-    save_replay(replay, microbatches)
+def refuse(what: str, record: StepRecord, microbatches: Sequence[MicroBatch], replay: Path, ranks: Ranks) -> None:
+    """The numbers are the same on every rank, so all of them come here; rank 0 has the whole batch."""
+    ranks.on_first(lambda: save_replay(replay, microbatches))
     raise StepRefused(f"step {record.step}: {what}; the weights are unchanged, the batch is saved in {replay}")
 
 

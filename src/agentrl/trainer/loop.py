@@ -6,7 +6,6 @@ an episode is; synchronous training is a staleness of 0, and colocation a publis
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from agentrl.algo import build_loss, effective_sample_size
 from agentrl.config import AlgoOptions, CheckpointOptions, ModelOptions, OptimOptions
 from agentrl.errors import Interrupted, WaitTimeout
 from agentrl.models.load import Policy, load_policy
-from agentrl.parallel import require_one_rank
+from agentrl.parallel import ONE_RANK, Ranks
 from agentrl.telemetry import StepRecord, Telemetry
 from agentrl.trainer.batches import Batch, BatchSource
 from agentrl.trainer.canary import canary_of
@@ -25,6 +24,7 @@ from agentrl.trainer.checkpoint import Checkpoints
 from agentrl.trainer.guards import GapLimits, StepRefused, require_finite, require_gap
 from agentrl.trainer.optim import build_optimizer, clip_gradients
 from agentrl.trainer.progress import Progress
+from agentrl.trainer.shared import Stop
 from agentrl.trainer.step import forward_backward
 from agentrl.weights.base import Publisher
 
@@ -52,39 +52,48 @@ def train(
     batches: BatchSource,
     publisher: Publisher,
     log: Telemetry,
-    stop: threading.Event | None = None,
+    stop: Stop | None = None,
+    ranks: Ranks = ONE_RANK,
 ) -> Progress:
     """Optimize the policy, publishing the weights after each step: step, publish, save, ack.
 
     A version is one set of weights and never reused, so a resumed run publishes the version it restored before it asks
-    for a batch. ``stop`` ends training after the step in progress: it is saved, and ``Interrupted`` raised.
+    for a batch. ``stop`` ends training after the step in progress: it is saved, and ``Interrupted`` raised. Every rank
+    runs this function; ``batches``, ``publisher`` and ``stop`` are then shared ones.
     """
-    require_one_rank(os.environ)
     torch.manual_seed(config.seed)
     stop = stop or threading.Event()
     policy = load_policy(config.model.model_name_or_path, config.model)
+    ranks.shard(policy.score, policy.layers)
     optimizer, schedule = build_optimizer(policy.model, config.optim, total_steps=config.total_steps)
     loss_fn = build_loss(config.algo)
     checkpoints = Checkpoints(
-        folder=config.folder, policy=policy, optimizer=optimizer, schedule=schedule, options=config.checkpoint
+        folder=config.folder,
+        policy=policy,
+        optimizer=optimizer,
+        schedule=schedule,
+        options=config.checkpoint,
+        ranks=ranks,
     )
-    progress = begin(config, policy, checkpoints, batches, publisher)
+    progress = begin(config, policy, checkpoints, batches, publisher, ranks)
     saved_step = progress.step
     try:
         while steps_remain(config, progress) and not stop.is_set() and (batch := batches.next(progress)) is not None:
             with log.step(batch.step) as record:
                 record.add(batch.metrics, lr=float(schedule.get_last_lr()[0]))
                 with record.span("forward_backward"):
-                    record.add(forward_backward(policy, loss_fn, batch.microbatches, version=progress.version))
+                    record.add(
+                        forward_backward(policy, loss_fn, batch.microbatches, version=progress.version, ranks=ranks)
+                    )
                 with record.span("optimizer"):
                     record["grad_norm"] = clip_gradients(policy.model, config.optim.max_grad_norm)
-                    require_sound(config, record, batch)
+                    require_sound(config, record, batch, ranks)
                     optimizer.step()
                     schedule.step()
                     optimizer.zero_grad(set_to_none=True)
                 parent, progress = progress.version, Progress(step=batch.step, version=batches.next_version())
                 with record.span("publish"):
-                    publish(policy, progress, parent, batches, publisher)
+                    publish(policy, progress, parent, batches, publisher, ranks)
                 with record.span("save"):
                     saved_step = checkpoints.save_if_due(progress, batches.state()) or saved_step
                 batches.ack(batch)
@@ -99,28 +108,37 @@ def train(
 
 
 def begin(
-    config: TrainConfig, policy: Policy, checkpoints: Checkpoints, batches: BatchSource, publisher: Publisher
+    config: TrainConfig,
+    policy: Policy,
+    checkpoints: Checkpoints,
+    batches: BatchSource,
+    publisher: Publisher,
+    ranks: Ranks,
 ) -> Progress:
     """Restore, publish what was restored, and undo what was done after it."""
     progress, saved = checkpoints.restore(config.resume) or (Progress(), {})
     batches.check(progress, resumed=bool(config.resume))
     checkpoints.set_aside_later(progress.step)
-    publish(policy, progress, None, batches, publisher)
+    publish(policy, progress, None, batches, publisher, ranks)
     batches.rewind(progress, saved)
     return progress
 
 
-def publish(policy: Policy, progress: Progress, parent: int | None, batches: BatchSource, publisher: Publisher) -> None:
+def publish(
+    policy: Policy, progress: Progress, parent: int | None, batches: BatchSource, publisher: Publisher, ranks: Ranks
+) -> None:
     """The engines first, then the ledger: samplers are admitted once the engines can serve them."""
-    publication = publisher.publish(policy.tensors(), version=progress.version, canary=canary_of(policy))
+    canary = canary_of(policy)
+    publication = publisher.publish(ranks.whole(policy.tensors()), version=progress.version, canary=canary)
     batches.published(publication, progress, parent)
 
 
-def require_sound(config: TrainConfig, record: StepRecord, batch: Batch) -> None:
+def require_sound(config: TrainConfig, record: StepRecord, batch: Batch, ranks: Ranks) -> None:
     """Raise ``StepRefused`` before the weights change."""
     replay = config.folder / "refused" / f"step-{batch.step}.npz"
-    require_finite(record, batch.microbatches, replay)
-    require_gap(record, config.gap_limits, batch.microbatches, replay)
+    planned = batch.planned or batch.microbatches
+    require_finite(record, planned, replay, ranks)
+    require_gap(record, config.gap_limits, planned, replay, ranks)
 
 
 def save_unless_saved(checkpoints: Checkpoints, progress: Progress, saved_step: int, batches: BatchSource) -> None:

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from agentrl.config import OptimOptions
 from agentrl.errors import ConfigError
+from agentrl.parallel.fsdp import whole
 
 FUSED_DEVICES = {"cpu", "cuda"}
 
@@ -72,5 +73,6 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> float:
-    """Scale all gradients to a joint norm of at most ``max_norm``; returns the norm before. May be inf or nan."""
-    return float(nn.utils.clip_grad_norm_(model.parameters(), max_norm))
+    """Scale all gradients to a joint norm of at most ``max_norm``; returns the norm before, which may be inf or nan.
+    Parts of sharded gradients count once."""
+    return float(whole(nn.utils.clip_grad_norm_(model.parameters(), max_norm)))

@@ -38,6 +38,7 @@ class SourceOptions:
     """How many groups make a step, and how long to wait for them. ``in_order`` is synchronous sampling."""
 
     groups_per_step: int
+    num_ranks: int = 1
     algo: AlgoOptions
     optim: OptimOptions
     max_tokens_per_microbatch: int
@@ -166,6 +167,7 @@ class StoreBatchSource:
             step_of_version=self._step_of_version.__getitem__,
             step=progress.step,
             max_tokens_per_microbatch=self._options.max_tokens_per_microbatch,
+            num_ranks=self._options.num_ranks,
         )
 
     def _drop_untrainable(self, taken: Taken) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from agentrl.algo.losses import LossInputs, LossOutput
 from agentrl.batch.micro import MicroBatch
 from agentrl.models.load import Policy
-from agentrl.models.logprobs import token_logprobs
+from agentrl.parallel import ONE_RANK, Ranks
 from agentrl.telemetry import Last, Max, Mean, Metrics, Sum
 
 Loss = Callable[[LossInputs], LossOutput]
@@ -27,11 +27,13 @@ def forward_backward(
     microbatches: Sequence[MicroBatch],
     *,
     version: int,
+    ranks: Ranks = ONE_RANK,
     chunk: int | None = None,
     with_entropy: bool = False,
 ) -> Metrics:
-    """Accumulate the gradient of ``sum(weights * token_loss)`` over ``microbatches``; the policy's weights are
-    ``version``. Any split of the same predictions into micro-batches gives the same gradient."""
+    """Accumulate the gradient of ``sum(weights * token_loss)`` over ``microbatches`` of all ranks; the policy's weights
+    are ``version``. Any split of the same predictions into micro-batches and ranks gives the same gradient and, up to
+    rounding, the same metrics."""
     metrics = Metrics()
     gaps: list[NDArray[np.float32]] = []
     for micro in microbatches:
@@ -44,12 +46,22 @@ def forward_backward(
             out.metrics,
             loss=Sum(out.loss.item()),
             trained_tokens=Sum(trained),
-            unique_tokens=Sum(len(micro.token_ids_U)),
+            unique_tokens=Sum(len(micro.token_ids_U) if trained else 0),
         )
         if entropy_T is not None:
             weight_T = torch.from_numpy(micro.weights_T != 0).to(entropy_T)
             metrics.add(entropy=Mean(float((entropy_T.detach() * weight_T).sum()), trained))
-    return metrics.add(gap_metrics(np.concatenate(gaps) if gaps else np.zeros(0, dtype=np.float32)))
+    return reduced(metrics, gaps, ranks)
+
+
+def reduced(metrics: Metrics, gaps: Sequence[NDArray[np.float32]], ranks: Ranks) -> Metrics:
+    """Over ranks, in their order. A percentile cannot be merged, so the gaps themselves travel."""
+    every = ranks.gather((dict(metrics.items()), list(gaps)))
+    total = Metrics()
+    for values, _ in every:
+        total.add(values)
+    joined = [gap for _, rank_gaps in every for gap in rank_gaps]
+    return total.add(gap_metrics(np.concatenate(joined) if joined else np.zeros(0, dtype=np.float32)))
 
 
 def predictions(
@@ -57,15 +69,11 @@ def predictions(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs [T] of the targets, at the temperatures they were sampled at, and their entropy [T]."""
     to = policy.device
-    hidden_UD = policy.hidden(
+    return policy.score(
         torch.from_numpy(micro.token_ids_U).to(to),
         torch.from_numpy(micro.positions_U).to(to),
         torch.from_numpy(micro.subtree_end_U).to(to),
-    )
-    hidden_TD = hidden_UD[torch.from_numpy(micro.source_T).to(to)]  # the tree unfolds here, and only here
-    return token_logprobs(
-        hidden_TD,
-        policy.lm_head_VD,
+        torch.from_numpy(micro.source_T).to(to),
         torch.from_numpy(micro.targets_T).to(to),
         torch.from_numpy(micro.temperature_T).to(to),
         chunk=chunk,
