@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 from trainer_help import KeepingPublisher, plan, random_rows, relative, write_model
 
 from agentrl.algo import build_loss
 from agentrl.batch.micro import MicroBatch
 from agentrl.batch.plan import padded
 from agentrl.config import AlgoOptions, CheckpointOptions, ModelOptions, OptimOptions
-from agentrl.errors import AgentRLError, Interrupted, WaitTimeout
+from agentrl.errors import AgentRLError, WaitTimeout
 from agentrl.models.load import Policy, load_policy
 from agentrl.parallel import ONE_RANK, Launch, Ranks, join
 from agentrl.parallel.fsdp import whole
-from agentrl.telemetry import StepRecord, Telemetry
+from agentrl.telemetry import Telemetry
 from agentrl.trainer.batches import Batch, ScriptedBatchSource
 from agentrl.trainer.canary import canary_of
-from agentrl.trainer.guards import StepRefused, load_replay
+from agentrl.trainer.guards import load_replay
 from agentrl.trainer.loop import TrainConfig, train
 from agentrl.trainer.optim import clip_gradients
 from agentrl.trainer.progress import Progress

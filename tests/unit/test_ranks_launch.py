@@ -56,7 +56,7 @@ def test_the_batch_is_reckoned_over_all_ranks(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WORLD_SIZE", "4")
     launched = RunConfig.parse(flags, command="train")
     assert (launched.records_per_step, launched.groups_per_step) == (24, 6)
-    with pytest.raises(ConfigError, match="2 disagrees with 4 ranks x per_device.* = 24 records = 6 groups of 4"):
+    with pytest.raises(ConfigError, match=r"2 disagrees with 4 ranks x per_device.* = 24 records = 6 groups of 4"):
         RunConfig.parse([*flags, "--groups_per_step=2"], command="train")
 
 
@@ -67,7 +67,7 @@ def test_the_saved_configuration_says_the_ranks_to_a_sampler(tmp_path: Path, mon
     sampler = RunConfig.parse(["--config", str(tmp_path / "c")], command="sample")
     assert sampler.groups_per_step == 4
     Launch.of(TORCHRUN).require_size(sampler.optim.data_parallel_size)
-    with pytest.raises(ConfigError, match="4 ranks are set .* the launcher started 1: give --data_parallel_size 1"):
+    with pytest.raises(ConfigError, match=r"4 ranks are set .* the launcher started 1: give --data_parallel_size 1"):
         Launch().require_size(sampler.optim.data_parallel_size)
 
 

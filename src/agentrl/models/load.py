@@ -87,8 +87,8 @@ class Policy:
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def save(self, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
-        """Write what ``from_pretrained`` and engines load as it lies; ``tensors`` are the parameters of a sharded policy,
-        made whole."""
+        """Write what ``from_pretrained`` and engines load as it lies; ``tensors`` are the parameters of a sharded
+        policy, made whole."""
         parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         buffers = {name: value for name, value in self.model.state_dict().items() if name not in parameters}
         self.model.save_pretrained(folder, state_dict={**(self.tensors() if tensors is None else tensors), **buffers})
