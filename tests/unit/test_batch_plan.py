@@ -241,6 +241,24 @@ def test_ranks_are_filled_up_with_batches_of_weight_zero() -> None:
     assert [float(micro.weights_T.sum()) for micro in planned.microbatches] == [1.0, 0.0, 0.0, 0.0]
 
 
+def test_a_step_that_one_rank_would_run_at_once_is_spread_over_the_ranks() -> None:
+    rows = [make_row(slot, [(-1, [10 + slot] * 8, [slot] * 4, 1)]) for slot in range(6)]
+    assert len(plan(rows, max_tokens_per_microbatch=1000).microbatches) == 1
+    for num_ranks in (2, 3):
+        planned = plan(rows, max_tokens_per_microbatch=1000, num_ranks=num_ranks)
+        sizes = [len(micro.token_ids_U) for micro in planned.microbatches]
+        assert sizes == [66 // num_ranks] * num_ranks
+        assert rounded(planned_predictions(planned.microbatches)) == rounded(expected_predictions(rows))
+
+
+def test_ranks_never_run_more_micro_batches_than_the_budget_asks_for() -> None:
+    rows = [make_row(slot, [(-1, [10 + slot] * 8, [slot] * 4, 1)]) for slot in range(5)]
+    planned = plan(rows, max_tokens_per_microbatch=24, num_ranks=2)
+    sizes = [len(micro.token_ids_U) for micro in planned.microbatches]
+    assert len(sizes) == 4
+    assert sorted(sizes) == [1, 11, 22, 22]
+
+
 def test_a_turn_under_two_versions_is_not_pure_and_ages_differ_by_token() -> None:
     (micro,) = plan([make_row(0, [(-1, [1], [2, 3], 1), (0, [], [4], 1)])]).microbatches
     assert micro.versions_T.tolist() == [1, 2, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ def plan_step(
     ``step`` is the step of the trainer's weights (optimizer steps done), so tokens they sampled have age 0. The budget
     counts unique tokens (default: the option, else batch size x ``max_tokens``); a path longer than it gets a
     micro-batch of its own, since a path needs its whole prefix. ``prefix_sharing``: across rows, within a row, or not
-    at all. The number of micro-batches is a multiple of ``num_ranks``, filled up with batches of weight zero.
+    at all. The number of micro-batches is a multiple of ``num_ranks``, filled up with batches of weight zero; rank r
+    runs every ``num_ranks``-th from the r-th on, and they are cut so that no rank has much more to do than another.
     Raise ``SampleError`` for a row that cannot be trained as it is.
     """
     budget = max_tokens_per_microbatch or optim.max_tokens_per_microbatch
@@ -57,7 +59,7 @@ def plan_step(
     weights = step_weights(paths, num_rows=len(rows), options=options)
     ages = [path_ages(path, step_of_version, step) for path in paths]
     families = {"tree": [0] * len(paths), "turns": [path.row for path in paths], "none": list(range(len(paths)))}
-    packs = pack(paths, families[prefix_sharing], budget)
+    packs = spread(paths, families[prefix_sharing], budget, num_ranks)
     microbatches = [microbatch(paths, weights, ages, families[prefix_sharing], chosen) for chosen in packs]
     metrics = plan_metrics(rows, paths, ages, microbatches, budget)
     metrics["batch/over_long"] = Sum(sum(row.over_long for row in found))
@@ -99,9 +101,30 @@ def path_ages(path: TrainedPath, step_of_version: Callable[[int], int], step: in
 # --- Packing -----------------------------------------------------------------------------------------------------
 
 
-def pack(paths: Sequence[TrainedPath], families: Sequence[int], budget: int) -> list[list[int]]:
-    """Paths of each micro-batch, ascending. Trees are cut at branch points only where they exceed the budget; the
-    pieces go, largest first, into the fullest micro-batch that has room."""
+SHARES = (1.0, 1.1, 1.25, 1.5, 2.0)
+"""Budgets tried for several ranks, in equal parts of the tokens: pieces rarely fill a part exactly."""
+
+
+def spread(paths: Sequence[TrainedPath], families: Sequence[int], budget: int, num_ranks: int) -> list[list[int]]:
+    """Paths of each micro-batch. For several ranks the budget may shrink, as long as nobody runs more micro-batches for
+    it: what counts is the rank with the most tokens, prefixes that the cut repeats included."""
+    packs = pack(paths, families, budget)
+    if num_ranks > 1 and packs:
+        rounds = -(-len(packs) // num_ranks)
+        part = sum(tokens for tokens, _ in packs) / (rounds * num_ranks)
+        tried = [pack(paths, families, min(budget, math.ceil(part * share))) for share in SHARES]
+        packs = min(
+            (candidate for candidate in (packs, *tried) if len(candidate) <= rounds * num_ranks),
+            key=lambda candidate: max(
+                sum(tokens for tokens, _ in candidate[rank::num_ranks]) for rank in range(num_ranks)
+            ),
+        )
+    return [chosen for _, chosen in packs]
+
+
+def pack(paths: Sequence[TrainedPath], families: Sequence[int], budget: int) -> list[tuple[int, list[int]]]:
+    """(unique tokens, paths ascending) of each micro-batch. Trees are cut at branch points only where they exceed the
+    budget; the pieces go, largest first, into the fullest micro-batch that has room."""
     used: list[int] = []
     chosen: list[list[int]] = []
     for size, piece in sorted(pieces(paths, families, budget), key=lambda sized: (-sized[0], sized[1])):
@@ -113,7 +136,7 @@ def pack(paths: Sequence[TrainedPath], families: Sequence[int], budget: int) -> 
         else:
             used.append(size)
             chosen.append(list(piece))
-    return [sorted(indices) for indices in chosen]
+    return [(tokens, sorted(indices)) for tokens, indices in zip(used, chosen, strict=True)]
 
 
 def pieces(paths: Sequence[TrainedPath], families: Sequence[int], budget: int) -> list[tuple[int, list[int]]]:
