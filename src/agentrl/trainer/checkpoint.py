@@ -125,6 +125,13 @@ class Checkpoints:
             "shapes": shapes(self.policy),
         }
 
+    @property
+    def way_on(self) -> str:
+        """What to tell a person whose run was stopped and saved."""
+        if self.options.save_only_model:
+            return "its weights are saved, but not what going on needs (--save_only_model)"
+        return "go on with --resume_from_checkpoint auto"
+
     def _tensors(self) -> dict[str, Any]:
         """What each rank saves its part of. The random state is one: ranks draw nothing of their own."""
         state: dict[str, Any] = {

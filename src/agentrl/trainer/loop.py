@@ -75,7 +75,7 @@ def train(
         options=config.checkpoint,
         ranks=ranks,
     )
-    progress = begin(config, policy, checkpoints, batches, publisher, ranks)
+    progress = begin(config, policy, checkpoints, batches, publisher)
     saved_step = progress.step
     try:
         while steps_remain(config, progress) and not stop.is_set() and (batch := batches.next(progress)) is not None:
@@ -93,7 +93,7 @@ def train(
                     optimizer.zero_grad(set_to_none=True)
                 parent, progress = progress.version, Progress(step=batch.step, version=batches.next_version())
                 with record.span("publish"):
-                    publish(policy, progress, parent, batches, publisher, ranks)
+                    publish(policy, progress, parent, batches, publisher)
                 with record.span("save"):
                     saved_step = checkpoints.save_if_due(progress, batches.state()) or saved_step
                 batches.ack(batch)
@@ -103,33 +103,25 @@ def train(
         raise
     save_unless_saved(checkpoints, progress, saved_step, batches)
     if stop.is_set() and steps_remain(config, progress):
-        raise Interrupted(f"stopped after step {progress.step}; go on with --resume_from_checkpoint auto")
+        raise Interrupted(f"stopped after step {progress.step}; {checkpoints.way_on}")
     return progress
 
 
 def begin(
-    config: TrainConfig,
-    policy: Policy,
-    checkpoints: Checkpoints,
-    batches: BatchSource,
-    publisher: Publisher,
-    ranks: Ranks,
+    config: TrainConfig, policy: Policy, checkpoints: Checkpoints, batches: BatchSource, publisher: Publisher
 ) -> Progress:
     """Restore, publish what was restored, and undo what was done after it."""
     progress, saved = checkpoints.restore(config.resume) or (Progress(), {})
     batches.check(progress, resumed=bool(config.resume))
     checkpoints.set_aside_later(progress.step)
-    publish(policy, progress, None, batches, publisher, ranks)
+    publish(policy, progress, None, batches, publisher)
     batches.rewind(progress, saved)
     return progress
 
 
-def publish(
-    policy: Policy, progress: Progress, parent: int | None, batches: BatchSource, publisher: Publisher, ranks: Ranks
-) -> None:
+def publish(policy: Policy, progress: Progress, parent: int | None, batches: BatchSource, publisher: Publisher) -> None:
     """The engines first, then the ledger: samplers are admitted once the engines can serve them."""
-    canary = canary_of(policy)
-    publication = publisher.publish(ranks.whole(policy.tensors()), version=progress.version, canary=canary)
+    publication = publisher.publish(policy.tensors(), version=progress.version, canary=canary_of(policy))
     batches.published(publication, progress, parent)
 
 

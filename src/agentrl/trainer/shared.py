@@ -69,16 +69,18 @@ class SharedSource:
 
 
 class SharedPublisher:
-    """Publishes on rank 0, which has the whole tensors; all ranks hear what it reached."""
+    """Makes sharded tensors whole on rank 0 and publishes them there; all ranks hear what it reached."""
 
     def __init__(self, ranks: Ranks, publisher: Publisher | None) -> None:
         self._ranks = ranks
         self._publisher = publisher
 
     def publish(self, tensors: Mapping[str, Tensor], *, version: int, canary: Canary | None) -> Publication:
+        whole = self._ranks.whole(tensors)
+
         def work() -> Publication:
             assert self._publisher is not None, "only rank 0 has the publisher"
-            return self._publisher.publish(tensors, version=version, canary=canary)
+            return self._publisher.publish(whole, version=version, canary=canary)
 
         return self._ranks.on_first(work)
 
