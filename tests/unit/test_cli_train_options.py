@@ -15,7 +15,7 @@ from cli_help import configured
 from trainer_help import KeepingPublisher, random_rows, write_model
 
 from agentrl.batch.plan import StepPlan, plan_step
-from agentrl.cli.train import gap_limits, source_options, train_config, train_run
+from agentrl.cli.train import count_tasks, gap_limits, source_options, train_config, train_run
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, WaitTimeout, WeightsError
 from agentrl.models.load import load_policy
@@ -270,6 +270,28 @@ def test_engine_and_trainer_must_agree_only_where_they_compute_alike(model_folde
     assert gap_limits(configure(model_folder, "--engine=scripted", "--engine_script=a:b")) is None
     assert gap_limits(configure(model_folder, "--engine_url=http://h:1")) is None
     assert gap_limits(configure(model_folder, "--torch_dtype=bfloat16")) is None
+
+
+OWN_SCORER = """
+from agentrl.scoring import MCPScorerFactory
+
+def half(answer, truth):
+    return 0.5
+
+MCPScorerFactory.register_scorer("trainer_test", half)
+"""
+
+
+def test_scorer_module_lets_the_trainer_read_tasks_with_its_scorers(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scorers_of_a_trainer_test.py").write_text(OWN_SCORER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    row = {"id": "a", "query": "?", "answer": "3", "scorer": "trainer_test"}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    flags = (f"--train_file={tmp_path / 'own.jsonl'}", "--scorer_module=scorers_of_a_trainer_test")
+    assert count_tasks(configure(model_folder, *flags)) == 1
+    assert count_tasks(configure(model_folder)) == 0
 
 
 def test_the_steps_of_training_are_those_of_the_tasks_or_max_steps(model_folder: Path) -> None:

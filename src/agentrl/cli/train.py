@@ -11,6 +11,7 @@ from agentrl.cli.feed import planned_steps, read_tasks
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.scoring import load_scorer_module
 from agentrl.store import open_store
 from agentrl.telemetry import JsonlSink, Telemetry
 
@@ -40,7 +41,7 @@ def train_run(config: RunConfig) -> None:
     from agentrl.weights.disk import DiskPublisher
 
     disable_progress_bar()
-    tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
+    num_tasks = count_tasks(config)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -59,11 +60,17 @@ def train_run(config: RunConfig) -> None:
             stop=stop,
         )
         try:
-            train(train_config(config, len(tasks)), source, publisher, telemetry, stop)
+            train(train_config(config, num_tasks), source, publisher, telemetry, stop)
         finally:
             publisher.close()
             source.close()
             telemetry.close()
+
+
+def count_tasks(config: RunConfig) -> int:
+    """Tasks of the file, which say how many steps there will be; 0 without one."""
+    load_scorer_module(config.tasks.scorer_module)
+    return len(read_tasks(config.tasks.train_file, "--train_file")) if config.tasks.train_file else 0
 
 
 def source_options(config: RunConfig) -> SourceOptions:
