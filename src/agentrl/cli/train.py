@@ -17,6 +17,7 @@ from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.scoring import load_scorer_module
 from agentrl.store import open_store
 from agentrl.telemetry import JsonlSink, Telemetry
 
@@ -50,7 +51,7 @@ def train_run(config: RunConfig, stop: threading.Event) -> None:
     from agentrl.weights.disk import DiskPublisher
 
     disable_progress_bar()
-    tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
+    num_tasks = count_tasks(config)
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
     store = open_store(config.store_url, run=config.run.run_name)
     with BlockingStore(store) as blocking:
@@ -66,11 +67,17 @@ def train_run(config: RunConfig, stop: threading.Event) -> None:
             stop=stop,
         )
         try:
-            train(train_config(config, len(tasks)), source, publisher, telemetry, stop)
+            train(train_config(config, num_tasks), source, publisher, telemetry, stop)
         finally:
             publisher.close()
             source.close()
             telemetry.close()
+
+
+def count_tasks(config: RunConfig) -> int:
+    """Tasks of the file, which say how many steps there will be; 0 without one."""
+    load_scorer_module(config.tasks.scorer_module)
+    return len(read_tasks(config.tasks.train_file, "--train_file")) if config.tasks.train_file else 0
 
 
 def source_options(config: RunConfig) -> SourceOptions:
