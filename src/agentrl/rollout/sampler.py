@@ -80,14 +80,15 @@ class MCPSampler:
             await self._play(claim)
 
     async def _next_claim(self) -> Claim | None:
-        """The next group, None when none will come. One worker asks at a time, so idle ones cost the store nothing."""
+        """The next group, None when none will come. Of the workers that found none one asks at a time."""
+        if self._stop.is_set():
+            return None
+        if (claim := await self._claim()) is not None:
+            return claim
         idle = IDLE_SECONDS
         async with self._asking:
             while not (self._stop.is_set() or self._ended):
-                claim = await self._store.claim(
-                    self._worker.id, splits=(Split.EVAL, Split.TEST, Split.TRAIN), admission=self._admission
-                )
-                if claim is not None:
+                if (claim := await self._claim()) is not None:
                     return claim
                 if await stream_ended(self._store):
                     self._ended = True
@@ -95,6 +96,10 @@ class MCPSampler:
                 await wait_at_most(self._stop, idle)
                 idle = min(idle * 1.5, MAX_IDLE_SECONDS)
         return None
+
+    async def _claim(self) -> Claim | None:
+        splits = (Split.EVAL, Split.TEST, Split.TRAIN)
+        return await self._store.claim(self._worker.id, splits=splits, admission=self._admission)
 
     async def _play(self, claim: Claim) -> None:
         self._claims[claim.task.id] = claim
