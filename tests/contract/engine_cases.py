@@ -157,5 +157,5 @@ def served_on_thread(engine_of: Callable[[], Engine]) -> Iterator[tuple[str, Eng
 
 async def until(holds: Callable[[], Awaitable[bool]], *, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110
+        while not await holds():
             await asyncio.sleep(0.005)

@@ -708,6 +708,17 @@ async def test_stale_rows_are_dropped_counted_and_their_groups_pushed_again(open
 
 
 @scenario
+async def test_rows_of_the_weights_in_training_are_never_stale(open_backend: Open) -> None:
+    store = await open_backend()
+    await store.add_tasks(tasks(1))
+    await publish(store, 0)
+    await play_next(store, versions=[0])
+    taken = await must_take(store, 1, 0, drop_staleness=0)
+    assert (len(taken.rows), taken.dropped) == (2, {})
+    await store.close()
+
+
+@scenario
 async def test_a_group_goes_stale_only_so_often(open_backend: Open) -> None:
     store = await open_backend(max_attempts=2)
     await store.add_tasks(tasks(1))
@@ -715,11 +726,11 @@ async def test_a_group_goes_stale_only_so_often(open_backend: Open) -> None:
         await publish(store, version)
     for _ in range(3):
         await play_next(store, versions=[0])
-        assert await take(store, 3, 2, drop_staleness=2) is None
+        assert await take(store, 4, 3, drop_staleness=2) is None
     (task,) = await store.find("task")
     assert (task.status, task.seq) == (TaskStatus.COMPLETED, 2)
     await store.end_stream(Split.TRAIN)
-    end = await must_take(store, 3, 2, drop_staleness=2)
+    end = await must_take(store, 4, 3, drop_staleness=2)
     assert (end.rows, end.dropped, end.end_of_stream) == ((), {"stale": 6}, True)
     await store.close()
 
@@ -735,7 +746,7 @@ async def test_a_partly_stale_group_is_trained_with_what_is_left(open_backend: O
         await store.finish_record(claim, record(claim, slot))
     rows = [row(claim, record(claim, slot), versions=[version]) for slot, version in ((0, 1), (1, 2))]
     await store.finalize_group(claim, GroupVerdict(slots={0: 1.0, 1: -1.0}), rows)
-    taken = await must_take(store, 10, 9)
+    taken = await must_take(store, 11, 10)
     assert ([each.slot for each in taken.rows], taken.dropped) == ([1], {"stale": 1})
     await store.close()
 

@@ -157,9 +157,7 @@ class World:
         assert taken.num_groups <= PER_STEP
         for each in taken.rows:
             assert set(each.versions) - {-1} <= self.lineage(), "a row of weights that are no ancestors is trained"
-            assert self.now.step + 1 - self.published[each.start_version].step <= DROP_STALENESS, (
-                "a stale row is trained"
-            )
+            assert self.now.step - self.published[each.start_version].step <= DROP_STALENESS, "a stale row is trained"
         if taken.rows:
             self.taken = tuple(each.id for each in taken.rows)
         self.ended = taken.end_of_stream and not taken.rows

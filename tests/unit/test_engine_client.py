@@ -15,7 +15,7 @@ import pytest
 
 from agentrl.engine import Canary, WeightSource
 from agentrl.engine.client import BACKOFF_SECONDS, EngineClient, EngineUnavailable, seconds_of
-from agentrl.errors import ContextTooLong, EngineError, WeightsError
+from agentrl.errors import ConfigError, ContextTooLong, EngineError, WeightsError
 from agentrl.types import Completion, Sampling
 
 GOOD = {
@@ -188,7 +188,7 @@ def test_a_prompt_too_long_is_not_sent_again() -> None:
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_wrong_address_names_the_setting_and_is_not_asked_again(status: int) -> None:
     odd = Odd(http(status, b"<html>nginx</html>"))
-    with pytest.raises(EngineError, match=rf"{status}.*nginx.*--engine_url"):
+    with pytest.raises(ConfigError, match=rf"--engine_url: .*{status}.*nginx"):
         ask(odd)
     assert len(odd.requests) == 1
 

@@ -9,10 +9,10 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentrl import __version__
-from agentrl.config.parser import nearest
+from agentrl.config.names import nearest
 from agentrl.errors import AgentRLError, ConfigError, Interrupted
 
 COMMANDS = {
@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("agentrl.cli.run", "start engine, tools, sampler and trainer of a CONFIG on this host"),
     "train": ("agentrl.cli.train", "the trainer alone"),
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
+    "node": ("agentrl.cli.node", "engine, sampler, tasks and evaluation beside trainers started elsewhere"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
     "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
 }
@@ -34,11 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         print(f"agentrl {__version__}")
         return 0
-    logging.basicConfig(
-        level=os.environ.get("LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     try:
+        log_to_stderr(os.environ.get("LOG_LEVEL", "INFO"))
         return command(arguments[0])(arguments[1:])
     except ConfigError as error:
         print(f"agentrl: error: {error}", file=sys.stderr)
@@ -54,9 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def command(name: str):
+def log_to_stderr(level: str) -> None:
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise ConfigError(f"{level!r} is no level; DEBUG, INFO, WARNING or ERROR", setting="LOG_LEVEL")
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS:
-        hint = nearest(name, {known: known for known in COMMANDS}).replace("--", "agentrl ")
+        hint = nearest(name, COMMANDS, prefix="agentrl ")
         raise ConfigError(f"unknown command {name!r}{hint}; agentrl --help lists them")
     return importlib.import_module(COMMANDS[name][0]).main
 

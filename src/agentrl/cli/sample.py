@@ -1,4 +1,7 @@
-"""``agentrl sample``: one sampler process: tool servers, tokenizer, engine clients, workers. Imports no torch."""
+"""``agentrl sample``: one sampler process: tool servers, tokenizer, engine clients, workers. Imports no torch.
+
+SIGINT lets running groups finish for a while and gives the rest back; SIGTERM gives all of them back at once.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from agentrl.chat import load_renderer
-from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.feed import placed, read_tasks, training_tasks
 from agentrl.cli.preflight import check_scorers
 from agentrl.config import RunConfig
+from agentrl.engine import Engine
 from agentrl.engine.pool import EnginePool
 from agentrl.errors import ConfigError
 from agentrl.rollout.group import GroupRunner
@@ -22,11 +27,14 @@ from agentrl.rollout.sampler import MCPSampler, wait_for_service
 from agentrl.scoring import load_scorer_module
 from agentrl.store import Admission, Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry
+from agentrl.tools.base import Toolset
 from agentrl.tools.mcp import McpToolset
 from agentrl.tools.sources import parse_sources
 from agentrl.types import Record, Split, Worker
 
 logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 10.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,12 +50,7 @@ async def sample(config: RunConfig) -> None:
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
-    toolset = McpToolset(
-        parse_sources(config.tools.mcp_manager_url),
-        call_timeout_seconds=config.tools.tool_timeout,
-        result_limit_chars=config.tools.tool_result_limit,
-        log_dir=config.folder / "logs",
-    )
+    toolset = build_toolset(config)
     pool: EnginePool | None = None
     try:
         await push_own_tasks(config, store)
@@ -57,8 +60,8 @@ async def sample(config: RunConfig) -> None:
         pool = EnginePool(urls)
         sampler = build_sampler(config, store, pool, toolset, telemetry)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, sampler.stop)
+        loop.add_signal_handler(signal.SIGINT, partial(sampler.stop, drain_seconds=DRAIN_SECONDS))
+        loop.add_signal_handler(signal.SIGTERM, partial(sampler.stop, drain_seconds=0.0))
         logger.info("sampling with %d tools from %s", len(toolset.specs), ", ".join(urls))
         await sampler.run()
         logger.info("sampled %d groups", sampler.num_groups)
@@ -70,13 +73,22 @@ async def sample(config: RunConfig) -> None:
         telemetry.close()
 
 
+def build_toolset(config: RunConfig) -> McpToolset:
+    return McpToolset(
+        parse_sources(config.tools.mcp_manager_url),
+        call_timeout_seconds=config.tools.tool_timeout,
+        result_limit_chars=config.tools.tool_result_limit,
+        log_dir=config.folder / "logs",
+    )
+
+
 def build_sampler(
-    config: RunConfig, store: Store, pool: EnginePool, toolset: McpToolset, telemetry: Telemetry
+    config: RunConfig, store: Store, engine: Engine, toolset: Toolset, telemetry: Telemetry
 ) -> MCPSampler:
     options = config.rollout
     runner = GroupRunner(
         store=store,
-        engine=pool,
+        engine=engine,
         renderer=load_renderer(config.model.model_name_or_path, tool_call_parser=options.tool_call_parser),
         toolset=toolset,
         rollout_options=options,
@@ -118,6 +130,8 @@ async def push_own_tasks(config: RunConfig, store: Store) -> None:
     check_scorers(train, config.tasks.train_file)
     check_scorers(held_out, config.tasks.eval_file)
     if train or held_out:
-        await store.add_tasks([*training_tasks(config, train), *evaluation_tasks(config, held_out, step=0)])
+        slots = config.rollout.eval_generations
+        evaluation = [placed(config, task, Split.EVAL, 0, slots) for task in held_out]
+        await store.add_tasks([*training_tasks(config, train), *evaluation])
         for split in (Split.TRAIN, Split.EVAL):
             await store.end_stream(split)

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.engine.server import serve
-from agentrl.errors import EngineError
+from agentrl.errors import ConfigError, EngineError
 from agentrl.store import Store, open_store
 from agentrl.store.base import HEARTBEAT_SECONDS
 from agentrl.types import InferenceService, ServiceStatus, Worker
@@ -89,7 +90,7 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
     from agentrl.engine.slots import SlotEngine
 
     disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         config.model.model_name_or_path,
         dtype=getattr(torch, config.model.torch_dtype),
         trust_remote_code=config.model.trust_remote_code,
@@ -105,7 +106,11 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
 def pick_device(wanted: str) -> str:
     import torch
 
-    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"{wanted} was asked for, but torch sees no such device", setting="--device")
+    return wanted
 
 
 def stop_on_signals() -> asyncio.Event:

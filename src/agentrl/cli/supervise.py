@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,15 +37,24 @@ class Supervisor:
         self._env = dict(env)
         self.children: dict[str, Child] = {}
 
-    def start(self, name: str, arguments: Sequence[str], *, num_threads: int, expected_to_end: bool = False) -> Child:
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        num_threads: int,
+        expected_to_end: bool = False,
+        shows: bool = False,
+    ) -> Child:
+        """Run ``agentrl ARGUMENTS``. ``shows``: what it prints is for the person, only its errors go to the log."""
         self._log_folder.mkdir(parents=True, exist_ok=True)
         log = self._log_folder / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "agentrl", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=None if shows else output,
+                stderr=output,
                 env={**os.environ, **self._env, "OMP_NUM_THREADS": str(num_threads)},
                 start_new_session=True,
             )
@@ -67,18 +76,16 @@ class Supervisor:
     def ended(self, name: str) -> bool:
         return self.children[name].process.poll() is not None
 
-    def stop(self, names: Sequence[str], *, grace_seconds: float) -> None:
-        """Ask (SIGTERM), wait ``grace_seconds`` together, then kill what is left of each group."""
-        live = [self.children[name] for name in names if name in self.children and not self.ended(name)]
-        for child in live:
-            child.expected_to_end = True
-            child.process.terminate()
-        deadline = time.monotonic() + grace_seconds
-        for child in live:
-            try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                kill_group(child.process)
+    def stop(self, name: str, *, grace_seconds: float, ask: signal.Signals = signal.SIGTERM) -> None:
+        """Ask by signal, wait ``grace_seconds``, then kill what is left of the group."""
+        if name not in self.children or self.ended(name):
+            return
+        child = self.children[name]
+        child.expected_to_end = True
+        child.process.send_signal(ask)
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(grace_seconds)
+        kill_group(child.process)
 
     def kill_all(self) -> None:
         for child in self.children.values():

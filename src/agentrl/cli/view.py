@@ -47,10 +47,11 @@ class MetricsTail:
 class RunView:
     """Keeps the last steps and records and shows them; ``say`` prints above the table."""
 
-    def __init__(self, console: Console, tail: MetricsTail, *, max_steps: int) -> None:
+    def __init__(self, console: Console, tail: MetricsTail, *, max_steps: int, logging_steps: int = 1) -> None:
         self.console = console
         self._tail = tail
         self._max_steps = max_steps
+        self._logging_steps = logging_steps
         self._steps: list[dict[str, Any]] = []
         self._scores: deque[float] = deque(maxlen=RECENT_RECORDS)
         self._turns: deque[int] = deque(maxlen=RECENT_RECORDS)
@@ -64,7 +65,7 @@ class RunView:
 
     def __exit__(self, *_: object) -> None:
         if self._live:
-            self._live.update(self._table([]), refresh=True)
+            self._live.update(self._steps_table(), refresh=True)
             self._live.stop()
 
     def say(self, text: RenderableType) -> None:
@@ -75,25 +76,33 @@ class RunView:
             if event["kind"] == "record" and event["split"] == "train" and event["score"] is not None:
                 self._scores.append(event["score"])
                 self._turns.append(event["turns"])
+            if event["kind"] == "evaluation":
+                self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
             if event["kind"] == "step":
                 self._steps.append({**event, "success": mean(self._scores), "turns": mean(self._turns)})
-                if not self._live:
-                    self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False)
+                if not self._live and self._shows(self._steps[-1]):
+                    self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False, soft_wrap=True)
         if self._live:
             self._live.update(self._table(workers), refresh=True)
 
+    def _shows(self, event: dict[str, Any]) -> bool:
+        return event["step"] % self._logging_steps == 0 or event["step"] == self._max_steps
+
     def _table(self, workers: Sequence[Worker]) -> RenderableType:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("step", "reward", "success", "turns", "tokens/s", "staleness", "loss"):
-            table.add_column(name, justify="right")
-        for event in self._steps[-SHOWN_STEPS:]:
-            table.add_row(f"{event['step']:.0f}", *cells(event))
-        rewards = [event.get("reward", 0.0) for event in self._steps]
-        line = Text(f"reward {sparkline(rewards, width=60)}", style="green")
         lag = " · ".join(
             f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}" for w in workers
         )
-        return Group(table, line, Text(f"{self.phase}   last heartbeats: {lag or 'none yet'}", style="dim"))
+        state = f"{self.phase}, {self._max_steps} steps planned · last heartbeats: {lag or 'none yet'}"
+        return Group(self._steps_table(), Text(state, style="dim"))
+
+    def _steps_table(self) -> RenderableType:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("step", "reward", "success", "turns", "tokens/s", "staleness", "loss"):
+            table.add_column(name, justify="right")
+        for event in [event for event in self._steps if self._shows(event)][-SHOWN_STEPS:]:
+            table.add_row(f"{event['step']:.0f}", *cells(event))
+        rewards = [event.get("reward", 0.0) for event in self._steps]
+        return Group(table, Text(f"reward {sparkline(rewards, width=60)}", style="green"))
 
 
 def mean(values: Sequence[float] | deque[float] | deque[int]) -> float:
@@ -112,11 +121,20 @@ def cells(event: dict[str, Any]) -> tuple[str, ...]:
 
 
 def plain_line(event: dict[str, Any], max_steps: int) -> str:
-    reward, success, turns, speed, staleness, loss = cells(event)
+    """One step in 80 columns."""
+    speed = short(event.get("tokens_per_second", 0.0))
     return (
-        f"step {event['step']:>3.0f}/{max_steps} reward {reward} success {success:>4} turns {turns} "
-        f"tok/s {speed:>5} stale {staleness} loss {loss}"
+        f"step {event['step']:>3.0f}/{max_steps} reward {event.get('reward', 0.0):.2f} "
+        f"success {event['success']:>4.0%} turns {event['turns']:.1f} tok/s {speed:>4} "
+        f"stale {event.get('staleness', 0.0):.1f} loss {event.get('loss', 0.0):+.3f}"
     )
+
+
+def short(value: float) -> str:
+    """950, 1.2k, 12k."""
+    if value < 1000:
+        return f"{value:.0f}"
+    return f"{value / 1000:.1f}k" if value < 9950 else f"{value / 1000:,.0f}k"
 
 
 def show_trajectory(

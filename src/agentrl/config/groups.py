@@ -20,25 +20,27 @@ def option(default: Any, text: str, **metadata: Any) -> Any:
 class RunOptions:
     """Run"""
 
-    run_name: str = option("", "name of the run and of its folder")
+    run_name: str = option("", "name of the run and of its folder below output_dir")
     output_dir: str = option("output", "runs are folders below this one")
     db_connection_string: str = option("", "sqlite:///PATH; default: run.db in the run folder")
     seed: int = option(42, "seed of sampling and of task order")
+    enable_sampling: bool = option(True, "train starts this node's engine and sampler; false: trains from the store")
     resume_from_checkpoint: str = option("", "auto (newest complete checkpoint) or the path of one")
-    logging_steps: int = option(1, "print a line every so many steps")
+    logging_steps: int = option(1, "show every so many steps; all of them are in metrics.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """Model"""
 
-    model_name_or_path: str = option("", "folder or hub name of the model")
+    model_name_or_path: str = option("", "folder of a Hugging Face model")
     model_name: str = option("train-model", "name under which the engine serves it")
-    torch_dtype: str = option("float32", "compute dtype", choices=("float32", "bfloat16"))
+    torch_dtype: str = option(
+        "float32", "compute dtype of `agentrl serve`; training computes in float32", choices=("float32", "bfloat16")
+    )
     gradient_checkpointing: bool = option(False, "recompute activations in the backward pass")
-    attention_implementation: str = option("auto", "tree attention", choices=("auto", "tree_sdpa"))
     trust_remote_code: bool = option(False, "run code that comes with the model")
-    device: str = option("auto", "auto, cpu or cuda")
+    device: str = option("auto", "auto, cpu, cuda or cuda:N; auto takes cuda where it is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,10 @@ class TaskOptions:
     """Tasks"""
 
     train_file: str = option("", "JSONL of training tasks; empty: tasks already in the store")
-    eval_file: str = option("", "JSONL of held-out tasks")
+    eval_file: str = option("", "JSONL of held-out tasks; empty: no evaluation")
     num_train_epochs: int = option(1, "how often each training task is sampled")
-    scorer_module: str = option("", "module imported in every process, for register_scorer")
-    default_prompt: bool = option(True, "add the instruction for the answer format to each query")
+    scorer_module: str = option("", "module that registers scorers (MCPScorerFactory.register_scorer) when imported")
+    default_prompt: bool = option(True, "give tasks without system_prompt one that asks for the answer format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +64,11 @@ class RolloutOptions:
     max_new_tokens: int = option(8196, "sampled tokens per model call")
     max_prompt_tokens: int = option(131_072, "prompt tokens of a model call: the context limit")
     episode_timeout: float = option(600.0, "seconds an episode may take")
-    preferred_sampling_params: dict[str, Any] = option({}, "JSON: temperature, top_p, top_k of training episodes")
-    eval_sampling_params: dict[str, Any] = option({"temperature": 0.0}, "JSON: the same of held-out episodes")
-    tool_call_parser: str = option("auto", "tool-call format of the model")
+    preferred_sampling_params: dict[str, Any] = option({}, "JSON: temperature of training episodes")
+    eval_sampling_params: dict[str, Any] = option(
+        {"temperature": 0.0}, "JSON: temperature, top_p, top_k of held-out episodes"
+    )
+    tool_call_parser: str = option("auto", "tool-call format; auto reads it off the chat template")
     repetition_early_stop_times: int = option(-1, "end an episode after so many repeats of a reply; -1: never")
     max_silent_turns: int = option(2, "replies without call and answer before an episode ends")
     target_concurrency: int = option(32, "episodes running at once in one sampler")
@@ -79,8 +83,8 @@ class RolloutOptions:
 class ToolOptions:
     """Tools"""
 
-    mcp_manager_url: list[str] = option([], "stdio:COMMAND, builtin:NAME or a mcpServers file; may be repeated")
-    mcp_server_name: list[str] = option([], "only these servers are shown and callable")
+    mcp_manager_url: list[str] = option([], "stdio:COMMAND, builtin:NAME or a mcpServers file; several are taken")
+    mcp_server_name: list[str] = option([], "only these servers are shown and callable; empty: all")
     tool_timeout: float = option(60.0, "seconds a tool call may take")
     tool_result_limit: int = option(20_000, "characters of a tool result the model reads")
 
@@ -90,7 +94,7 @@ class AsyncOptions:
     """Staleness"""
 
     max_staleness: int = option(1, "steps that sampling may run ahead (bounds the mean)")
-    drop_staleness: int = option(8, "rows sampled more steps ago than this are dropped")
+    drop_staleness: int = option(8, "rows sampled more steps ago than this are dropped, counted")
     sync_sampling: bool = option(False, "max_staleness 0, groups trained in order")
 
 
@@ -113,16 +117,18 @@ class AlgoOptions:
     adv_scaling: float = option(1.0, "multiplies every advantage")
     epsilon: float = option(0.2, "lower bound of the ratio: 1 - epsilon")
     epsilon_higher: float = option(0.1, "upper bound of the ratio: 1 + epsilon + epsilon_higher")
-    token_level_loss: bool = option(True, "token mean; false: sequence mean")
-    skip_length_normalization: bool = option(False, "with token_level_loss false: sequence sum")
+    token_level_loss: bool = option(True, "every token of a step weighs the same; false: every episode")
+    skip_length_normalization: bool = option(
+        False, "with token_level_loss false: tokens of an episode are summed, not averaged"
+    )
     out_of_bound_mask: bool | None = option(None, "mask tokens out of the bounds; default: on for MINIRL")
-    strict_in_bound: bool = option(False, "bounds exactly at epsilon")
-    importance_weight_cap_ratio: float = option(4.0, "widens the bounds of the mask")
-    out_of_date_decay: float | None = option(None, "narrows the bounds of the mask with the age of a token")
+    strict_in_bound: bool = option(False, "bounds of the mask exactly at epsilon: nothing widens or narrows them")
+    importance_weight_cap_ratio: float = option(4.0, "multiplies the epsilons of the mask")
+    out_of_date_decay: float | None = option(None, "shrinks the epsilons of the mask by exp(-decay x age in steps)")
     is_cap: float | None = option(None, "upper cap of MINIRL's weight")
     cispo_cap_low: float = option(0.0, "lower cap of CISPO's weight, an absolute ratio")
     cispo_cap_high: float = option(5.0, "upper cap of CISPO's weight, an absolute ratio")
-    loss_constant: int = option(0, "DR_GRPO divides by it; usually max_new_tokens")
+    loss_constant: int = option(0, "DR_GRPO divides by it; 0: max_new_tokens")
     beta1: float | None = option(None, "gradient kept below the lower clip (CE-GPPO); default: none")
     beta2: float | None = option(None, "gradient kept above the upper clip (CE-GPPO); default: none")
 
@@ -153,10 +159,11 @@ class CheckpointOptions:
     """Checkpoints and evaluation"""
 
     save_steps: int = option(50, "save every so many steps; the last step is always saved")
-    save_total_limit: int = option(3, "keep so many checkpoints")
+    save_total_limit: int = option(3, "keep so many checkpoints; 0 keeps all")
     eval_strategy: str = option(
-        "ends", "with an eval_file: ends evaluates before the first and after the last step", choices=("no", "ends")
+        "steps", "steps: the eval_file before the first step, every eval_steps, after the last", choices=("no", "steps")
     )
+    eval_steps: int = option(0, "evaluate every so many steps while training goes on; 0: only at both ends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +171,14 @@ class EngineOptions:
     """Engine"""
 
     engine: str = option("slots", "slots (embedded) or scripted (tests)", choices=("slots", "scripted"))
-    engine_script: str = option("", "module:attr of the scripted engine's replies")
-    engine_url: list[str] = option([], "engines that already run")
+    engine_script: str = option("", "module:attr of the scripted engine's replies (tests)")
+    engine_url: list[str] = option([], "http://HOST:PORT of engines that already run; several are taken")
     engine_slots: int = option(64, "sequences decoded together")
     max_context: int = option(0, "tokens of context; 0: the model's own limit")
     publish_timeout: float = option(120.0, "seconds for an engine to confirm new weights")
-    wait_timeout: float = option(600.0, "seconds the trainer waits for a batch before it fails and says why")
+    wait_timeout: float = option(
+        600.0, "seconds the trainer waits for a batch, and a sampler for an engine, before it fails and says why"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -16,7 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from agentrl.config.file import Kind, flags_of_file
+from agentrl.config.names import nearest
 from agentrl.errors import ConfigError
+
+TRUE, FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f", "off")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,9 +33,11 @@ def parse_groups(
 ) -> dict[type, Any]:
     """Instances by group; raise ``ConfigError`` that names the option or the file's key."""
     parser = build_parser(groups, command=command, description=description)
-    known = {alias: field.name for group in groups for field in dataclasses.fields(group) for alias in names(field)}
-    arguments = refuse_unknown(expand_config(argv, known), known)
-    values = vars(parser.parse_args(arguments))
+    kinds = kinds_of(groups)
+    words, files = without_config(argv)
+    flags = refuse_repeated(fold(words, kinds), kinds)
+    expanded = [flag for path in files for flag in flags_of_file(path, kinds)]
+    values = vars(parser.parse_args([*expanded, *flags]))
     given = {name for name, value in values.items() if value is not None}
     built = {}
     for group in groups:
@@ -64,7 +69,8 @@ def names(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 
 def argument(group: type, field: dataclasses.Field[Any]) -> dict[str, Any]:
     """Keyword arguments of ``add_argument``; absent flags stay None, so that the dataclass gives defaults."""
-    kind, optional = plain_type(typing.get_type_hints(group)[field.name])
+    plain = plain_type(typing.get_type_hints(group)[field.name])
+    kind, optional = plain.plain, plain.optional
     default = field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
     spec: dict[str, Any] = {"help": help_text(field.metadata["help"], default), "default": None, "dest": field.name}
     if field.metadata.get("choices"):
@@ -79,13 +85,22 @@ def argument(group: type, field: dataclasses.Field[Any]) -> dict[str, Any]:
     return {**spec, "type": converter(kind, optional)}
 
 
-def plain_type(annotation: Any) -> tuple[type, bool]:
-    """``float | None`` -> (float, True); ``list[str]`` -> (list, False)."""
+def kinds_of(groups: Sequence[type]) -> dict[str, Kind]:
+    """What each option takes, under all its names."""
+    found = {}
+    for group in groups:
+        hints = typing.get_type_hints(group)
+        found |= {name: plain_type(hints[field.name]) for field in dataclasses.fields(group) for name in names(field)}
+    return found
+
+
+def plain_type(annotation: Any) -> Kind:
+    """``float | None`` is an optional float, ``list[str]`` a list."""
     if isinstance(annotation, types.UnionType):
         kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
         assert len(kinds) == 1, annotation
-        return plain_type(kinds[0])[0], True
-    return typing.get_origin(annotation) or annotation, False
+        return Kind(plain=plain_type(kinds[0]).plain, optional=True)
+    return Kind(plain=typing.get_origin(annotation) or annotation, optional=False)
 
 
 def help_text(text: str, default: Any) -> str:
@@ -107,15 +122,14 @@ def converter(kind: Any, optional: bool) -> Any:
             return _Unset
         return kind(text)
 
-    convert.__name__ = getattr(kind, "__name__", str(kind)).removeprefix("to_")
+    convert.__name__ = NAMES_OF_CONVERTERS.get(kind, getattr(kind, "__name__", str(kind)))
     return convert
 
 
 def to_bool(text: str) -> bool:
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
+    if text.lower() not in TRUE + FALSE:
         raise ValueError(text)
-    return known[text.lower()]
+    return text.lower() in TRUE
 
 
 def to_mapping(text: str) -> dict[str, Any]:
@@ -125,66 +139,46 @@ def to_mapping(text: str) -> dict[str, Any]:
     return value
 
 
-def expand_config(argv: Sequence[str], known: Mapping[str, str]) -> list[str]:
-    """Replace ``--config FILE`` by the flags the file stands for, ahead of all others."""
-    rest, expanded = [], []
-    arguments = iter(argv)
-    for word in arguments:
+NAMES_OF_CONVERTERS = {to_bool: "bool", to_mapping: "JSON mapping"}
+"""As argparse says them: ``invalid bool value``."""
+
+
+def without_config(argv: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """All other words, and the files of ``--config FILE`` in their order."""
+    words: list[str] = []
+    files: list[Path] = []
+    rest = iter(argv)
+    for word in rest:
         flag, equals, value = word.partition("=")
         if flag != "--config":
-            rest.append(word)
+            words.append(word)
             continue
-        path = value if equals else next(arguments, "")
-        if not path:
+        path = value if equals else next(rest, "")
+        if not path or path.startswith("--"):
             raise ConfigError("expects the path of a YAML file", setting="--config")
-        expanded += flags_of_file(Path(path), known)
-    return expanded + rest
+        files.append(Path(path))
+    return words, files
 
 
-def flags_of_file(path: Path, known: Mapping[str, str]) -> list[str]:
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", setting=f"--config {path}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"is not YAML: {error}", setting=f"--config {path}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"expects NAME: VALUE lines, found {type(content).__name__}", setting=f"--config {path}")
-    flags = []
-    for name, value in content.items():
-        if name not in known:
-            raise ConfigError(f"unknown key {name!r}{nearest(str(name), known)}", setting=f"--config {path}")
-        flags += as_flags(str(name), value)
-    return flags
-
-
-def as_flags(name: str, value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [f"--{name}", *(str(item) for item in value)]
-    if isinstance(value, dict):
-        return [f"--{name}={json.dumps(value)}"]
-    if isinstance(value, bool):
-        return [f"--{name}={str(value).lower()}"]
-    return [f"--{name}={'none' if value is None else value}"]
-
-
-def refuse_unknown(arguments: Sequence[str], known: Mapping[str, str]) -> list[str]:
-    """Fold dashes inside names to underscores; raise on a flag nobody knows."""
+def fold(words: Sequence[str], known: Mapping[str, Kind]) -> list[str]:
+    """Dashes inside names become underscores; raise on a flag nobody knows."""
     folded = []
-    for word in arguments:
+    for word in words:
         if not word.startswith("--"):
             folded.append(word)
             continue
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("-", "_")
-        if name not in known and name not in ("help", "config"):
-            raise ConfigError(f"unknown option{nearest(name, known)}", setting=flag)
+        if name not in known and name != "help":
+            raise ConfigError(f"unknown option{nearest(name, known, prefix='--')}", setting=flag)
         folded.append(f"--{name}{equals}{value}")
     return folded
 
 
-def nearest(name: str, known: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean --{close[0]}?" if close else ""
+def refuse_repeated(flags: list[str], kinds: Mapping[str, Kind]) -> list[str]:
+    """The last of several values wins, but a list given twice was meant as one."""
+    lists = [name for flag in flags if (name := flag[2:].partition("=")[0]) in kinds and kinds[name].plain is list]
+    for name in lists:
+        if lists.count(name) > 1:
+            raise ConfigError("is given twice: put all its values after one", setting=f"--{name}")
+    return flags

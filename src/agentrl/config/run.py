@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,7 @@ def check(config: RunConfig) -> None:
             "make every ratio wrong: leave them out for training (eval_sampling_params may have them)",
             setting="--preferred_sampling_params",
         )
-    if train.get("temperature", 1.0) == 0.0:
+    if train.get("temperature", 1.0) == 0:
         raise ConfigError("temperature 0 gives every sibling the same episode", setting="--preferred_sampling_params")
     records = config.optim.per_device_train_batch_size * config.optim.gradient_accumulation_steps
     usual = OptimOptions()
@@ -134,12 +135,17 @@ def check(config: RunConfig) -> None:
             f"= {records} records = {expected} groups of {config.rollout.num_generations}: give one of the two",
             setting="--groups_per_step",
         )
+    if (config.engine.engine == "scripted") != bool(config.engine.engine_script):
+        raise ConfigError("--engine scripted and --engine_script need each other", setting="--engine_script")
     if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
         raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
 
 
 def check_ranges(config: RunConfig) -> None:
     flat = config.flat()
+    for name, value in flat.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ConfigError("expects a number, got nan", setting=f"--{name}")
     for name in POSITIVE:
         if flat[name] <= 0:
             raise ConfigError(f"expects a number above 0, got {flat[name]}", setting=f"--{name}")
@@ -148,6 +154,21 @@ def check_ranges(config: RunConfig) -> None:
             raise ConfigError(f"expects 0 or more, got {flat[name]}", setting=f"--{name}")
     if config.rollout.repetition_early_stop_times == 0:
         raise ConfigError("expects -1 (never) or 1 and more", setting="--repetition_early_stop_times")
+    for name in BELOW_ONE:
+        if not 0 <= flat[name] < 1:
+            raise ConfigError(f"expects 0 or more and less than 1, got {flat[name]}", setting=f"--{name}")
+    if config.optim.warmup_ratio > 1:
+        raise ConfigError(f"expects a part of all steps, 0 to 1, got {flat['warmup_ratio']}", setting="--warmup_ratio")
+    if config.optim.max_steps < 1 and config.optim.max_steps != -1:
+        raise ConfigError("expects -1 (as many as the tasks give) or 1 and more", setting="--max_steps")
+    if config.algo.cispo_cap_low > config.algo.cispo_cap_high:
+        raise ConfigError(
+            f"{flat['cispo_cap_low']} is above cispo_cap_high {flat['cispo_cap_high']}", setting="--cispo_cap_low"
+        )
+    if not 0 <= config.serve.port < 65_536:
+        raise ConfigError(f"expects 0 (any free one) to 65535, got {config.serve.port}", setting="--port")
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", config.model.device):
+        raise ConfigError(f"expects auto, cpu, cuda or cuda:N, got {config.model.device!r}", setting="--device")
     if config.rollout.num_generations < 2:
         raise ConfigError("a group needs 2 or more episodes for a baseline", setting="--num_generations")
 
@@ -156,12 +177,13 @@ POSITIVE = (
     "num_train_epochs eval_generations max_turns max_new_tokens max_prompt_tokens episode_timeout max_silent_turns "
     "target_concurrency max_attempts group_deadline scorer_timeout tool_timeout tool_result_limit learning_rate "
     "per_device_train_batch_size gradient_accumulation_steps max_tokens save_steps engine_slots publish_timeout "
-    "wait_timeout logging_steps max_grad_norm"
+    "wait_timeout logging_steps max_grad_norm adam_epsilon adv_scaling importance_weight_cap_ratio"
 ).split()
 NOT_NEGATIVE = (
     "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "
-    "max_tokens_per_microbatch save_total_limit max_context"
+    "max_tokens_per_microbatch save_total_limit max_context eval_steps loss_constant cispo_cap_low"
 ).split()
+BELOW_ONE = ("adam_beta1", "adam_beta2")
 
 
 def check_sampling(setting: str, values: dict[str, Any]) -> None:
@@ -169,5 +191,10 @@ def check_sampling(setting: str, values: dict[str, Any]) -> None:
     if unknown:
         raise ConfigError(f"knows {', '.join(sorted(KNOWN_SAMPLING))}; not {', '.join(unknown)}", setting=setting)
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not number or value < 0:
             raise ConfigError(f"{name} expects a number of 0 or more, got {value!r}", setting=setting)
+    if not 0 < values.get("top_p", 1.0) <= 1:
+        raise ConfigError(f"top_p expects a part above 0, at most 1, got {values['top_p']!r}", setting=setting)
+    if not isinstance(values.get("top_k", 0), int):
+        raise ConfigError(f"top_k expects a whole number, got {values['top_k']!r}", setting=setting)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentrl.types import Completion, Message, Sampling
+from agentrl.types import Completion, Message, Sampling, VersionSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +71,12 @@ class ChatEngine(Protocol):
     """Messages in, message out: judges, API models."""
 
     async def chat(self, messages: Sequence[Message], *, deadline_seconds: float) -> Message: ...
+
+
+def spans_of(versions: Sequence[int]) -> tuple[VersionSpan, ...]:
+    """Runs of equal versions."""
+    edges = [i for i in range(len(versions)) if i == 0 or versions[i] != versions[i - 1]]
+    ends = [*edges[1:], len(versions)]
+    return tuple(
+        VersionSpan(start=start, end=end, version=versions[start]) for start, end in zip(edges, ends, strict=True)
+    )

@@ -16,7 +16,7 @@ import aiohttp
 
 from agentrl.engine import wire
 from agentrl.engine.base import Confirmation, EngineHealth, WeightSource
-from agentrl.errors import ContextTooLong, EngineError, WeightsError
+from agentrl.errors import AgentRLError, ConfigError, ContextTooLong, EngineError, WeightsError
 from agentrl.types import Completion, Sampling
 
 BACKOFF_SECONDS = 0.5
@@ -125,7 +125,7 @@ class EngineClient:
             return raw
         raise self._refusal(path, response, raw)
 
-    def _refusal(self, path: str, response: aiohttp.ClientResponse, raw: bytes) -> EngineError | WeightsError:
+    def _refusal(self, path: str, response: aiohttp.ClientResponse, raw: bytes) -> AgentRLError:
         """The error that an answer other than 200 stands for."""
         kind, message = error_in(raw)
         text = f"engine {self.url}{path} answered {response.status}: {message or shown(raw)}"
@@ -133,7 +133,7 @@ class EngineClient:
             case 400 if kind in (wire.CONTEXT_TOO_LONG, "context_length_exceeded"):
                 return ContextTooLong(text)
             case 401 | 403 | 404:
-                return EngineError(f"{text}. Is --engine_url the address of an engine (agentrl serve)?")
+                return ConfigError(f"{text}; expected the address of an engine", setting="--engine_url")
             case 409:
                 return WeightsError(text)
             case 504:

@@ -100,7 +100,7 @@ class Decoder:
         return ids_N.tolist(), logprobs_N.tolist()
 
     def _run(self, rows: Sequence[int], prompts: Sequence[NDArray[np.int64]], widths: Sequence[int]) -> Tensor:
-        """Forward of the next ``widths`` tokens of each prompt; padding lands behind a row's end, where it is unseen."""
+        """Forward of the next ``widths`` tokens of each prompt; padding lands unseen behind a row's end."""
         starts = self.length[list(rows)]
         longest = max(widths)
         self.reserve(int(starts.max()) + longest + 1)

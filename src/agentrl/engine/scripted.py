@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from agentrl.engine.base import Confirmation, EngineHealth, WeightSource
+from agentrl.engine.base import Confirmation, EngineHealth, WeightSource, spans_of
 from agentrl.errors import ConfigError, ContextTooLong, EngineError, WeightsError
-from agentrl.types import Completion, Sampling, VersionSpan
+from agentrl.types import Completion, Sampling
 
 Script = Callable[[Sequence[int], str, Sampling], Sequence[int]]
 """``(prompt_ids, session, sampling) -> token_ids``; the sampled ids, cut at a stop id or at ``max_new_tokens``."""
@@ -184,15 +184,6 @@ def cut(token_ids: Sequence[int], sampling: Sampling) -> tuple[list[int], str]:
     if len(kept) > sampling.max_new_tokens:
         return kept[: sampling.max_new_tokens], "length"
     return kept, "length" if stop is None and len(kept) == sampling.max_new_tokens else "stop"
-
-
-def spans_of(versions: Sequence[int]) -> tuple[VersionSpan, ...]:
-    """Runs of equal versions."""
-    edges = [i for i in range(len(versions)) if i == 0 or versions[i] != versions[i - 1]]
-    ends = [*edges[1:], len(versions)]
-    return tuple(
-        VersionSpan(start=start, end=end, version=versions[start]) for start, end in zip(edges, ends, strict=True)
-    )
 
 
 def load_script(name: str) -> Script:

@@ -3,8 +3,9 @@
     waiting ─▶ prefill into a row ─▶ live ─▶ one token a step ─▶ done: the row keeps its KV for the session's next turn
                                               ▲ weights change here, between two steps, with requests in flight
 
-The thread consumes a queue of commands, waits only when nothing is live, and is unblocked by the next command. Rows whose
-KV was computed by one version alone serve as prefixes for siblings and later turns of that version, never of another.
+The thread consumes a queue of commands, waits only when nothing is live, and is unblocked by the next command. Rows
+whose KV was computed by one version alone serve as prefixes for siblings and later turns of that version, never of
+another.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agentrl.engine.base import Confirmation, EngineHealth, WeightSource
+from agentrl.engine.base import Confirmation, EngineHealth, WeightSource, spans_of
 from agentrl.engine.decoder import NO_VERSION, Decoder
 from agentrl.engine.draw import Draws
 from agentrl.engine.weights import load_weights
 from agentrl.errors import AgentRLError, ContextTooLong, EngineError, WeightsError
-from agentrl.types import Completion, Sampling, VersionSpan
+from agentrl.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +66,8 @@ class Request:
 class SlotEngine:
     """``Engine`` on a Hugging Face causal LM in this process.
 
-    ``version`` None: nothing is served until the first ``update_weights``. Sampling beyond temperature, top-p, top-k and
-    seed is refused by ``Sampling`` itself.
+    ``version`` None: nothing is served until the first ``update_weights``. Temperature, top-p, top-k and seed are per
+    request; ``Sampling`` knows no other values.
     """
 
     def __init__(
@@ -335,22 +336,12 @@ def completed(request: Request, finish_reason: str, url: str) -> Completion:
     return Completion(
         token_ids=tuple(request.token_ids),
         logprobs=tuple(request.logprobs),
-        version_spans=spans(request.versions),
+        version_spans=spans_of(request.versions),
         finish_reason=finish_reason,
         prompt_tokens=len(request.prompt),
         cached_tokens=request.cached_tokens,
         service=url,
         latency_seconds=time.monotonic() - request.begun,
-    )
-
-
-def spans(versions: Sequence[int]) -> tuple[VersionSpan, ...]:
-    """Runs of equal versions."""
-    edges = [0, *(i for i in range(1, len(versions)) if versions[i] != versions[i - 1]), len(versions)]
-    return tuple(
-        VersionSpan(start=start, end=end, version=versions[start])
-        for start, end in zip(edges, edges[1:], strict=False)
-        if end > start
     )
 
 

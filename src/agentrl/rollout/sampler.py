@@ -34,13 +34,12 @@ class MCPSampler:
         *,
         num_workers: int,
         admission: Admission | None,
-        drain_seconds: float = 10.0,
     ) -> None:
         self._runner = runner
         self._worker = worker
         self._num_workers = num_workers
         self._admission = admission
-        self._drain_seconds = drain_seconds
+        self._drain_seconds = 0.0
         self._stop = asyncio.Event()
         self._asking = asyncio.Lock()
         self._ended = False
@@ -51,8 +50,9 @@ class MCPSampler:
     def _store(self) -> Store:
         return self._runner.store
 
-    def stop(self) -> None:
+    def stop(self, *, drain_seconds: float) -> None:
         """Claim nothing more; running groups get ``drain_seconds`` and are then given back."""
+        self._drain_seconds = drain_seconds
         self._stop.set()
 
     async def run(self) -> None:

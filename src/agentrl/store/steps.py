@@ -25,7 +25,7 @@ WHERE run = :run AND status = 'ready'
 AND EXISTS (SELECT 1 FROM json_each(version_set) WHERE value NOT IN (SELECT version FROM ancestor)) RETURNING task"""
 
 DROP_STALE = """UPDATE data_row SET status = 'dropped', reason = 'stale', judged_at = :step, updated_at = :now
-WHERE run = :run AND status = 'ready' AND :step - :drop_staleness >
+WHERE run = :run AND status = 'ready' AND :step - 1 - :drop_staleness >
     (SELECT step FROM version WHERE version.run = :run AND version.version = data_row.start_version) RETURNING task"""
 
 FIRST_UNFINISHED = """SELECT min(seq) FROM task
