@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from agentrl.errors import GatewayError, LeaseLost, WaitTimeout
 from agentrl.rollout.group import GroupRunner
@@ -62,6 +63,7 @@ class MCPSampler:
         heart = asyncio.create_task(self._beat(), name="heartbeat")
         tools = asyncio.create_task(self._watch_tools(), name="tools")
         everything = asyncio.gather(*workers)
+        running: list[asyncio.Future[Any]] = [*workers, everything, heart, tools]
         try:
             await asyncio.wait({everything, heart, tools}, return_when=asyncio.FIRST_COMPLETED)
             for task in (heart, tools):
@@ -69,9 +71,9 @@ class MCPSampler:
                     task.result()
             await everything
         finally:
-            for task in (*workers, heart, tools):
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*workers, heart, tools, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             await self._give_back()
 
     async def _work(self) -> None:
