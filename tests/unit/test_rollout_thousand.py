@@ -70,9 +70,9 @@ def test_a_thousand_episodes_from_one_sampler_process(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.push([a_task(f"t{n}", num_slots=NUM_SLOTS) for n in range(NUM_GROUPS)])
         sampler = world.sampler(num_workers=NUM_GROUPS)
-        begun, memory = time.monotonic(), peak_megabytes()
+        begun, memory = time.process_time(), peak_megabytes()
         await sampler.run()
-        seconds = time.monotonic() - begun
+        seconds = time.process_time() - begun
         records = await world.records()
         num_turns = await world.store.count("turn")
         assert sampler.num_groups == NUM_GROUPS
@@ -85,7 +85,7 @@ def test_a_thousand_episodes_from_one_sampler_process(tmp_path: Path) -> None:
         assert engine.most_live >= 0.95 * len(records)
         assert sum(counting[0].trips.values()) <= 3 * num_turns, counting[0].trips
         assert counting[0].trips["append_turn"] == num_turns
-        assert seconds < 40
+        assert seconds < 30
         assert peak_megabytes() - memory < 300
 
     talk = [call(arguments=f'{{"expression": "{n}+1"}}') for n in range(NUM_TURNS - 1)]
