@@ -13,6 +13,7 @@ from agentrl.config.run import GROUPS
 TESTS = Path(__file__).resolve().parents[1]
 
 CONFIG = "unit/test_config_run.py::"
+EVALUATION = "unit/test_cli_evaluation.py::"
 FEED = "unit/test_cli_feed.py::"
 PREFLIGHT = "unit/test_cli_preflight.py::"
 ROLLOUT = "unit/test_cli_rollout_options.py::"
@@ -26,6 +27,7 @@ EFFECTS = {
     "output_dir": CONFIG + "test_a_run_has_its_folder_and_store_below_the_output",
     "db_connection_string": CONFIG + "test_a_run_has_its_folder_and_store_below_the_output",
     "seed": ROLLOUT + "test_seed_decides_what_is_drawn_and_nothing_else_does",
+    "enable_sampling": TRAIN + "test_enable_sampling_starts_the_node_around_training",
     "resume_from_checkpoint": TRAIN + "test_resume_from_checkpoint_goes_on_where_it_stood",
     "logging_steps": VIEW + "test_logging_steps_thins_the_lines_and_keeps_the_last",
     "model_name_or_path": PREFLIGHT + "test_a_folder_that_is_no_model_is_refused_with_what_it_lacks",
@@ -97,6 +99,7 @@ EFFECTS = {
     "save_steps": TRAIN + "test_save_steps_and_save_total_limit_decide_what_is_kept",
     "save_total_limit": TRAIN + "test_save_steps_and_save_total_limit_decide_what_is_kept",
     "eval_strategy": PREFLIGHT + "test_tasks_are_read_and_held_out_ones_only_where_they_are_evaluated",
+    "eval_steps": EVALUATION + "test_eval_steps_pushes_a_round_whenever_it_falls_due",
     "engine": SERVE + "test_engine_and_engine_script_choose_who_answers",
     "engine_script": SERVE + "test_engine_and_engine_script_choose_who_answers",
     "engine_url": TRAIN + "test_publish_timeout_ends_the_wait_for_an_engine_that_engine_url_names",

@@ -1,13 +1,19 @@
-"""``agentrl train``: the trainer of a run. Takes finished groups from the store, publishes weights to the engines."""
+"""``agentrl train``: the trainer of a run. Takes finished groups from the store, publishes weights to the engines.
+
+With ``enable_sampling`` (default) it also starts this node's engine and sampler; without, it trains from what samplers
+started elsewhere put into the store.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from agentrl.cli.feed import planned_steps, read_tasks
+from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
@@ -27,12 +33,16 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
     check_model(config)
     require_torch()
-    train_run(config)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with sampling_node(config, stop) if config.run.enable_sampling else nullcontext():
+        train_run(config, stop)
     return 0
 
 
-def train_run(config: RunConfig) -> None:
-    """SIGINT or SIGTERM ends training after the step in progress, which is saved."""
+def train_run(config: RunConfig, stop: threading.Event) -> None:
+    """``stop`` (SIGINT, SIGTERM) ends training after the step in progress, which is saved."""
     from transformers.utils.logging import disable_progress_bar
 
     from agentrl.store.blocking import BlockingStore
@@ -42,9 +52,6 @@ def train_run(config: RunConfig) -> None:
 
     disable_progress_bar()
     num_tasks = count_tasks(config)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
     store = open_store(config.store_url, run=config.run.run_name)
     with BlockingStore(store) as blocking:

@@ -65,7 +65,7 @@ class RunView:
 
     def __exit__(self, *_: object) -> None:
         if self._live:
-            self._live.update(self._table([]), refresh=True)
+            self._live.update(self._steps_table(), refresh=True)
             self._live.stop()
 
     def say(self, text: RenderableType) -> None:
@@ -76,6 +76,8 @@ class RunView:
             if event["kind"] == "record" and event["split"] == "train" and event["score"] is not None:
                 self._scores.append(event["score"])
                 self._turns.append(event["turns"])
+            if event["kind"] == "evaluation":
+                self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
             if event["kind"] == "step":
                 self._steps.append({**event, "success": mean(self._scores), "turns": mean(self._turns)})
                 if not self._live and self._shows(self._steps[-1]):
@@ -87,17 +89,20 @@ class RunView:
         return event["step"] % self._logging_steps == 0 or event["step"] == self._max_steps
 
     def _table(self, workers: Sequence[Worker]) -> RenderableType:
+        lag = " · ".join(
+            f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}" for w in workers
+        )
+        state = f"{self.phase}, {self._max_steps} steps planned · last heartbeats: {lag or 'none yet'}"
+        return Group(self._steps_table(), Text(state, style="dim"))
+
+    def _steps_table(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("step", "reward", "success", "turns", "tokens/s", "staleness", "loss"):
             table.add_column(name, justify="right")
         for event in [event for event in self._steps if self._shows(event)][-SHOWN_STEPS:]:
             table.add_row(f"{event['step']:.0f}", *cells(event))
         rewards = [event.get("reward", 0.0) for event in self._steps]
-        line = Text(f"reward {sparkline(rewards, width=60)}", style="green")
-        lag = " · ".join(
-            f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}" for w in workers
-        )
-        return Group(table, line, Text(f"{self.phase}   last heartbeats: {lag or 'none yet'}", style="dim"))
+        return Group(table, Text(f"reward {sparkline(rewards, width=60)}", style="green"))
 
 
 def mean(values: Sequence[float] | deque[float] | deque[int]) -> float:
