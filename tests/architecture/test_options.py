@@ -99,7 +99,7 @@ EFFECTS = {
     "save_steps": TRAIN + "test_save_steps_and_save_total_limit_decide_what_is_kept",
     "save_total_limit": TRAIN + "test_save_steps_and_save_total_limit_decide_what_is_kept",
     "eval_strategy": PREFLIGHT + "test_tasks_are_read_and_held_out_ones_only_where_they_are_evaluated",
-    "eval_steps": EVALUATION + "test_eval_steps_pushes_a_round_whenever_it_falls_due",
+    "eval_steps": EVALUATION + "test_rounds_fall_due_by_eval_steps_and_those_passed_over_are_told",
     "engine": SERVE + "test_engine_and_engine_script_choose_who_answers",
     "engine_script": SERVE + "test_engine_and_engine_script_choose_who_answers",
     "engine_url": TRAIN + "test_publish_timeout_ends_the_wait_for_an_engine_that_engine_url_names",

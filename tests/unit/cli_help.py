@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.cli.feed import placed, training_tasks
+from agentrl.cli.feed import evaluation_tasks, training_tasks
 from agentrl.cli.sample import build_sampler
 from agentrl.config import RunConfig
 from agentrl.engine.scripted import ScriptedEngine
@@ -112,8 +112,7 @@ def play(
         async with opened(config) as store:
             await store.publish_version(WeightVersion(version=0, step=0, parent=None))
             given = list(train) if train or held_out else questions()
-            evaluation = [placed(config, task, Split.EVAL, 0, config.rollout.eval_generations) for task in held_out]
-            await store.add_tasks([*training_tasks(config, given), *evaluation])
+            await store.add_tasks([*training_tasks(config, given), *evaluation_tasks(config, held_out, 0)])
             for split in (Split.TRAIN, Split.EVAL):
                 await store.end_stream(split)
             toolset = ScriptedToolset(tools or {"sum": SUM})

@@ -1,48 +1,42 @@
-"""Rounds of held-out evaluation: when they are pushed, when they are done, and what counts in them."""
+"""Rounds of held-out evaluation while training goes on."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_help import configured, questions, with_store
+from cli_help import configured, play, questions, with_store
 
-from agentrl.cli.evaluation import EvaluationRounds
+from agentrl.cli.evaluation import Evaluation, EvaluationRounds
+from agentrl.cli.feed import evaluation_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import LeaseLost
 from agentrl.store import Store
 from agentrl.telemetry import Telemetry
-from agentrl.types import Claim, GroupVerdict, Outcome, Record, RecordStatus, Score, Split, WeightVersion, Worker
+from agentrl.types import Claim, GroupVerdict, Outcome, Record, RecordStatus, Score, Split, Task, WeightVersion, Worker
 
 
 class Events:
-    """A sink that keeps what it is given."""
+    """A sink that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.events: list[Mapping[str, Any]] = []
+        self.events: list[dict] = []
 
-    def write(self, event: Mapping[str, Any]) -> None:
+    def write(self, event: dict) -> None:
         self.events.append(event)
 
     def close(self) -> None: ...
 
 
-def configure(folder: Path, *flags: str) -> RunConfig:
-    return configured(folder, "--eval_file=held_out.jsonl", "--eval_generations=1", *flags)
+def version_of(step: int) -> WeightVersion:
+    return WeightVersion(version=step, step=step, parent=step - 1 if step else None)
 
 
-def rounds_of(store: Store, config: RunConfig, count: int = 1, sink: Events | None = None) -> EvaluationRounds:
-    return EvaluationRounds(store, config, questions(count), Telemetry([sink or Events()]))
-
-
-def version(step: int, number: int | None = None) -> WeightVersion:
-    return WeightVersion(version=step if number is None else number, step=step, parent=None)
-
-
-async def soon(work: Any) -> Any:
-    return await asyncio.wait_for(work, 10)
+async def round_at(store: Store, config: RunConfig, held_out: Sequence[Task], step: int) -> Evaluation:
+    found = await EvaluationRounds(store, config, held_out, Telemetry([])).play(version_of(step))
+    assert found is not None
+    return found
 
 
 async def claimed(store: Store, worker: str) -> Claim:
@@ -72,53 +66,44 @@ async def finish(store: Store, claim: Claim, *values: float | None) -> None:
 
 
 def test_a_round_waits_until_it_is_played_and_averages_what_could_be_scored(tmp_path: Path) -> None:
-    config, sink = configure(tmp_path, "--eval_generations=2"), Events()
+    config = configured(tmp_path, "--eval_generations=2")
 
     async def scenario(store: Store) -> None:
-        playing = asyncio.create_task(rounds_of(store, config, 2, sink).play(version(0)))
+        round_ = asyncio.create_task(round_at(store, config, questions(2), 0))
         await asyncio.sleep(0.05)
         await finish(store, await claimed(store, "a"), 1.0, 0.0)
         await asyncio.sleep(0.3)
-        assert not playing.done()
+        assert not round_.done()
         await finish(store, await claimed(store, "a"), 1.0, None)
-        done = await soon(playing)
+        done = await asyncio.wait_for(round_, 5)
         assert done.success == pytest.approx(2 / 3)
         assert (len(done.records), done.num_unscored) == (4, 1)
 
     with_store(config, scenario)
-    (event,) = sink.events
-    assert {name: event[name] for name in ("kind", "step", "records", "unscored")} == {
-        "kind": "evaluation",
-        "step": 0,
-        "records": 4,
-        "unscored": 1,
-    }
 
 
-def test_a_round_that_was_played_is_not_played_again_but_another_version_is(tmp_path: Path) -> None:
-    config = configure(tmp_path)
+def test_a_round_that_was_played_is_not_played_again(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--eval_generations=1")
 
     async def scenario(store: Store) -> None:
-        first = rounds_of(store, config)
-        await first.push(version(0))
+        await store.add_tasks(evaluation_tasks(config, questions(), 0))
         await finish(store, await claimed(store, "a"), 1.0)
-        assert (await soon(first.play(version(0)))).success == 1.0
-        assert (await soon(rounds_of(store, config).play(version(0)))).success == 1.0
+        again = await asyncio.wait_for(round_at(store, config, questions(), 0), 5)
+        assert again.success == 1.0
         assert await store.claim("a", splits=(Split.EVAL,)) is None
-        later = asyncio.create_task(rounds_of(store, config).play(version(0, number=9)))
+        later = asyncio.create_task(round_at(store, config, questions(), 9))
         await asyncio.sleep(0.05)
         await finish(store, await claimed(store, "a"), 0.0)
-        assert (await soon(later)).success == 0.0
+        assert (await asyncio.wait_for(later, 5)).success == 0.0
 
     with_store(config, scenario)
 
 
 def test_late_records_of_a_lost_lease_do_not_count(tmp_path: Path) -> None:
-    config = configure(tmp_path)
+    config = configured(tmp_path, "--eval_generations=1")
 
     async def scenario(store: Store) -> None:
-        rounds = rounds_of(store, config)
-        await rounds.push(version(0))
+        await store.add_tasks(evaluation_tasks(config, questions(), 0))
         late = await claimed(store, "late")
         await store.release(late)
         new = await claimed(store, "new")
@@ -126,50 +111,72 @@ def test_late_records_of_a_lost_lease_do_not_count(tmp_path: Path) -> None:
         with pytest.raises(LeaseLost):
             await store.finish_record(late, record(late, 0, 1.0))
         assert {str(each.status) for each in await store.find("record")} == {"expired", "scored"}
-        assert (await soon(rounds.play(version(0)))).success == 0.0
+        assert (await round_at(store, config, questions(), 0)).success == 0.0
 
     with_store(config, scenario)
 
 
 def test_nothing_scored_is_a_success_of_zero_that_says_how_many_are_missing(tmp_path: Path) -> None:
-    config = configure(tmp_path)
+    config = configured(tmp_path, "--eval_generations=1")
 
     async def scenario(store: Store) -> None:
-        rounds = rounds_of(store, config)
-        await rounds.push(version(0))
+        await store.add_tasks(evaluation_tasks(config, questions(), 0))
         await finish(store, await claimed(store, "a"), None)
-        done = await soon(rounds.play(version(0)))
+        done = await round_at(store, config, questions(), 0)
         assert (done.success, done.num_unscored) == (0.0, 1)
 
     with_store(config, scenario)
 
 
-async def pushed_after(store: Store, config: RunConfig, steps: list[int], sink: Events | None = None) -> list[int]:
-    """Versions whose round was pushed when these steps were published one after the other."""
-    rounds = rounds_of(store, config, sink=sink)
-    for step in steps:
-        await store.publish_version(version(step))
+def test_held_out_tasks_are_played_before_training_tasks(tmp_path: Path) -> None:
+    played = play(tmp_path, "--target_concurrency=1", train=questions(2), held_out=questions(2))
+    splits = [session.split("/")[1] for session, _ in played.engine.prompts]
+    assert splits == sorted(splits)
+
+
+def test_rounds_fall_due_by_eval_steps_and_those_passed_over_are_told(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--eval_generations=1", "--eval_steps=2")
+    sink = Events()
+
+    async def scenario(store: Store) -> None:
+        rounds = EvaluationRounds(store, config, questions(), Telemetry([sink]))
+        for step in range(3):
+            await store.publish_version(version_of(step))
+            await rounds.tick()
+        assert await store.count("task", split=Split.EVAL, epoch=2) == 1
+        await finish(store, await claimed(store, "a"), 1.0)
         await rounds.tick()
-    return sorted(task.epoch for task in await store.find("task", split=Split.EVAL))
+        assert rounds.finished[2].success == 1.0
+        for step in range(3, 8):
+            await store.publish_version(version_of(step))
+        await rounds.tick()
+        assert await store.count("task", split=Split.EVAL, epoch=7) == 1
+
+    with_store(config, scenario)
+    told = [(event["kind"], event["step"]) for event in sink.events]
+    assert told == [("evaluation", 2), ("evaluation_skipped", 4)]
 
 
-def test_eval_steps_pushes_a_round_whenever_it_falls_due(tmp_path: Path) -> None:
-    for flags, expected in ((["--eval_steps=2"], [2, 4]), (["--eval_steps=3"], [3]), ([], [])):
-        config = configure(tmp_path / f"every{len(expected)}", *flags)
-        assert with_store(config, lambda store, config=config: pushed_after(store, config, [0, 1, 2, 3, 4])) == expected
+def test_without_eval_steps_no_round_falls_due(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--eval_generations=1")
+
+    async def scenario(store: Store) -> None:
+        rounds = EvaluationRounds(store, config, questions(), Telemetry([]))
+        for step in range(5):
+            await store.publish_version(version_of(step))
+            await rounds.tick()
+        assert await store.count("task", split=Split.EVAL) == 0
+
+    with_store(config, scenario)
 
 
-def test_a_round_that_was_passed_over_is_counted(tmp_path: Path) -> None:
-    config, sink = configure(tmp_path, "--eval_steps=2"), Events()
-    assert with_store(config, lambda store: pushed_after(store, config, [0, 5], sink)) == [5]
-    assert [(event["kind"], event["step"]) for event in sink.events] == [("evaluation_skipped", 2)]
+def test_nothing_is_evaluated_without_held_out_tasks(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--eval_steps=1")
 
+    async def scenario(store: Store) -> None:
+        rounds = EvaluationRounds(store, config, [], Telemetry([]))
+        await store.publish_version(version_of(1))
+        assert await asyncio.wait_for(rounds.play(version_of(1)), 5) is None
+        assert await store.count("task", split=Split.EVAL) == 0
 
-def test_nothing_is_evaluated_without_tasks_or_when_it_is_switched_off(tmp_path: Path) -> None:
-    async def nothing(store: Store, config: RunConfig) -> None:
-        assert await soon(rounds_of(store, config).play(version(0))) is None
-        assert not await store.find("task")
-
-    for folder, flags in (("off", ["--eval_strategy=no"]), ("none", ["--eval_file="])):
-        config = configure(tmp_path / folder, *flags)
-        with_store(config, lambda store, config=config: nothing(store, config))
+    with_store(config, scenario)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_help import configured, play, questions, with_store
+from cli_help import configured, questions, with_store
 
-from agentrl.cli.feed import placed, planned_steps, read_tasks, training_tasks
+from agentrl.cli.feed import evaluation_tasks, planned_steps, read_tasks, training_tasks
 from agentrl.cli.sample import push_own_tasks
 from agentrl.errors import ConfigError
 from agentrl.store import Store
@@ -29,9 +29,9 @@ def test_tasks_are_shuffled_by_seed_and_epoch_and_by_nothing_else(tmp_path: Path
 
 
 def test_pushed_tasks_say_run_split_epoch_and_size_of_the_group(tmp_path: Path) -> None:
-    config = configured(tmp_path, "--num_generations=5")
+    config = configured(tmp_path, "--num_generations=5", "--eval_generations=2")
     (train,) = training_tasks(config, questions())
-    held_out = placed(config, questions()[0], Split.EVAL, 7, 2)
+    (held_out,) = evaluation_tasks(config, questions(), version=7)
     assert (train.id, train.num_slots) == ("r/train/0/q0", 5)
     assert (held_out.id, held_out.num_slots) == ("r/eval/7/q0", 2)
 
@@ -45,12 +45,6 @@ def test_steps_are_those_that_the_tasks_give_rounded_up_unless_max_steps_says_so
 def test_a_missing_file_is_named_by_its_option() -> None:
     with pytest.raises(ConfigError, match=r"--eval_file: no such file: nowhere\.jsonl"):
         read_tasks("nowhere.jsonl", "--eval_file")
-
-
-def test_held_out_tasks_are_played_before_training_tasks(tmp_path: Path) -> None:
-    played = play(tmp_path, "--target_concurrency=1", train=questions(2), held_out=questions(2))
-    splits = [session.split("/")[1] for session, _ in played.engine.prompts]
-    assert splits == sorted(splits)
 
 
 # --- A sampler alone ---------------------------------------------------------------------------------------------
