@@ -68,11 +68,10 @@ def test_engine_slots_are_decoded_together(tmp_path: Path, slots: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_torch_dtype_is_that_of_the_served_weights(tmp_path: Path, name: str) -> None:
-    async def dtypes(engine: Any) -> set[torch.dtype]:
-        return {parameter.dtype for parameter in engine._model.parameters()}
-
-    assert asked(configured(tmp_path, f"--torch_dtype={name}"), dtypes) == {getattr(torch, name)}
+def test_torch_dtype_is_that_of_the_served_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("agentrl.engine.slots.SlotEngine", lambda model, **options: model)
+    served: Any = build_engine(configured(tmp_path, f"--torch_dtype={name}"), version=0)
+    assert {parameter.dtype for parameter in served.parameters()} == {getattr(torch, name)}
 
 
 def test_device_is_taken_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
