@@ -130,6 +130,7 @@ async def push_own_tasks(config: RunConfig, store: Store) -> None:
     check_scorers(train, config.tasks.train_file)
     check_scorers(held_out, config.tasks.eval_file)
     if train or held_out:
-        await store.add_tasks([*training_tasks(config, train), *evaluation_tasks(config, held_out, step=0)])
+        evaluation = evaluation_tasks(config, held_out, 0)
+        await store.add_tasks([*training_tasks(config, train), *evaluation])
         for split in (Split.TRAIN, Split.EVAL):
             await store.end_stream(split)
