@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rollout_help import Model, a_task, answer, call, play
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "contract"))
 
@@ -18,13 +19,14 @@ from store_documents import must_claim, publish, record, row, tasks, turn
 
 from agentrl.chat import parse_reply
 from agentrl.engine.draw import Draws, draw
+from agentrl.scoring import MCPScorerFactory
 from agentrl.store import Admission
 from agentrl.store.sqlite import SqliteStore
-from agentrl.types import CallStatus, GroupVerdict, Sampling
+from agentrl.types import CallStatus, GroupVerdict, Outcome, Sampling
 from agenttoleap.stats import summarize
 
-INTERLEAVINGS = 1_000
-DELAYS_SECONDS = (0.0, 0.0, 0.001, 0.004)
+DELAYS_SECONDS = (0.0, 0.0, 0.002, 0.02)
+AT_ONCE = 50
 
 
 @pytest.mark.parametrize("finish_reason", ["length", "stop"])
@@ -53,8 +55,33 @@ def test_the_log_prob_is_that_of_the_distribution_the_token_was_drawn_from(optio
         assert seen[token] / num == pytest.approx(np.exp(logprob), abs=0.015)
 
 
-def test_two_rollouts_that_finish_at_the_same_moment_finalise_their_group_once(tmp_path: Path) -> None:
-    """sc-045: each of two finishers finalises if it sees both records; a thousand interleavings."""
+@pytest.mark.parametrize(
+    ("replies", "outcome"), [([call()], Outcome.TURNS_LIMIT), (["hm"], Outcome.NO_ANSWER), ([answer("4")], None)]
+)
+def test_how_a_rollout_ended_is_never_scored_as_if_it_were_its_answer(
+    tmp_path: Path, replies: list[str], outcome: Outcome | None
+) -> None:
+    """sc-021, sc-018: a scorer that likes everything is asked about answers only."""
+    asked: list[str] = []
+
+    def generous(answer: str, truth: str) -> float:
+        asked.append(answer)
+        return 1.0
+
+    MCPScorerFactory.register_scorer("generous", generous)
+    played = play(tmp_path, Model(replies), task=a_task(scorer="generous"), max_turns=3)
+    if outcome is None:
+        assert (asked, played.record.score, played.record.outcome) == (["4"], 1.0, Outcome.ANSWERED)
+    else:
+        assert (asked, played.record.score, played.record.outcome) == ([], 0.0, outcome)
+        assert played.record.final_answer is None
+
+
+@pytest.mark.parametrize("interleavings", [100, pytest.param(1_000, marks=pytest.mark.ci)])
+def test_two_rollouts_that_finish_at_the_same_moment_finalise_their_group_once(
+    tmp_path: Path, interleavings: int
+) -> None:
+    """sc-045: each of two finishers finalises if it sees both records."""
     chance = random.Random(45)
 
     async def finish(store: SqliteStore, claim, slot: int) -> bool:
@@ -63,7 +90,7 @@ def test_two_rollouts_that_finish_at_the_same_moment_finalise_their_group_once(t
         await store.append_turn(claim, turn(mine.id))
         await asyncio.sleep(chance.choice(DELAYS_SECONDS))
         await store.finish_record(claim, mine)
-        finished = await store.find("record", task=claim.task.id)
+        finished = await store.find("record", task=claim.task.id, status="scored")
         if len(finished) < 2:
             return False
         verdict = GroupVerdict(slots={0: -0.5, 1: 0.5})
@@ -72,16 +99,16 @@ def test_two_rollouts_that_finish_at_the_same_moment_finalise_their_group_once(t
     async def main() -> None:
         store = SqliteStore(tmp_path / "run.db", run="run")
         await store.open()
-        await store.add_tasks(tasks(INTERLEAVINGS))
+        await store.add_tasks(tasks(interleavings))
         await publish(store, 0)
-        everything = Admission(groups_per_step=INTERLEAVINGS, max_staleness=1)
-        for _ in range(INTERLEAVINGS // 50):
-            claims = [await must_claim(store, admission=everything) for _ in range(50)]
+        everything = Admission(groups_per_step=interleavings, max_staleness=1)
+        for _ in range(interleavings // AT_ONCE):
+            claims = [await must_claim(store, admission=everything) for _ in range(AT_ONCE)]
             done = await asyncio.gather(*(finish(store, claim, slot) for claim in claims for slot in (0, 1)))
-            assert [sum(pair) for pair in zip(done[::2], done[1::2], strict=True)] == [1] * 50
+            assert [sum(pair) for pair in zip(done[::2], done[1::2], strict=True)] == [1] * AT_ONCE
         records = await store.find("record")
-        assert Counter(each.score for each in records) == {0.0: INTERLEAVINGS, 1.0: INTERLEAVINGS}
-        assert await store.count("row") == 2 * INTERLEAVINGS
+        assert Counter(each.score for each in records) == {0.0: interleavings, 1.0: interleavings}
+        assert await store.count("row") == 2 * interleavings
         await store.close()
 
     asyncio.run(main())
