@@ -66,6 +66,7 @@ def test_the_saved_configuration_says_the_ranks_to_a_sampler(tmp_path: Path, mon
     monkeypatch.delenv("WORLD_SIZE")
     sampler = RunConfig.parse(["--config", str(tmp_path / "c")], command="sample")
     assert sampler.groups_per_step == 4
+    assert RunConfig.parse(["--data_parallel_size=3"], command="sample").groups_per_step == 3
     Launch.of(TORCHRUN).require_size(sampler.optim.data_parallel_size)
     with pytest.raises(ConfigError, match=r"4 ranks are set .* the launcher started 1: give --data_parallel_size 1"):
         Launch().require_size(sampler.optim.data_parallel_size)

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -123,6 +124,18 @@ def test_a_model_without_state_is_refused_with_the_way_out(tmp_path: Path) -> No
         saver.restore(str(tmp_path / "nothing"))
     assert saver.restore("auto") is None
     assert saver.restore("") is None
+
+
+def test_the_model_alone_is_saved_without_what_a_resume_needs(tmp_path: Path) -> None:
+    whole = checkpoints(tmp_path)
+    step(whole, 0)
+    saver = dataclasses.replace(whole, options=CheckpointOptions(save_only_model=True))
+    path = saver.save(Progress(step=1, version=1), {})
+    assert not (path / "state").exists()
+    assert "--save_only_model" in saver.way_on
+    load_policy(path, ModelOptions(device="cpu"))
+    with pytest.raises(ConfigError, match=r"--save_only_model.*use --model_name_or_path .*checkpoint-1"):
+        saver.restore("auto")
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.parallel import Launch
 from agentrl.parallel.accelerate import Accelerate, take_accelerate
+from agentrl.scoring import load_scorer_module
 from agentrl.store import open_store
 from agentrl.telemetry import JsonlSink, Telemetry
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from agentrl.weights.disk import DiskPublisher
 
 logger = logging.getLogger(__name__)
+
+ALONE, WITHOUT_ACCELERATE = Launch(), Accelerate()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +56,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def train_run(config: RunConfig, stop: threading.Event, launch: Launch, asked: Accelerate) -> None:
+def train_run(
+    config: RunConfig, stop: threading.Event, launch: Launch = ALONE, asked: Accelerate = WITHOUT_ACCELERATE
+) -> None:
     """``stop`` (SIGINT, SIGTERM) on any rank ends training after the step in progress, which is saved.
 
     Rank 0 alone has the world outside: it is opened when the others can hear of a failure, and closed when they no
@@ -80,8 +85,9 @@ def train_run(config: RunConfig, stop: threading.Event, launch: Launch, asked: A
     ):
         ranks.on_first(lambda: world.append(opened.enter_context(open_world(config, stop))))
         mine = world[0] if world else World()
+        num_tasks = ranks.on_first(lambda: count_tasks(config))
         train(
-            ranks.on_first(lambda: train_config(config, asked)),
+            train_config(config, num_tasks, recompute=asked.activation_checkpointing),
             SharedSource(ranks, mine.source),
             SharedPublisher(ranks, mine.publisher),
             mine.log,
@@ -126,6 +132,12 @@ def open_world(config: RunConfig, stop: threading.Event) -> Iterator[World]:
                 telemetry.close()
 
 
+def count_tasks(config: RunConfig) -> int:
+    """Tasks of the file, which say how many steps there will be; 0 without one."""
+    load_scorer_module(config.tasks.scorer_module)
+    return len(read_tasks(config.tasks.train_file, "--train_file")) if config.tasks.train_file else 0
+
+
 def source_options(config: RunConfig) -> SourceOptions:
     from agentrl.trainer.source import SourceOptions
 
@@ -141,15 +153,13 @@ def source_options(config: RunConfig) -> SourceOptions:
     )
 
 
-def train_config(config: RunConfig, asked: Accelerate) -> TrainConfig:
+def train_config(config: RunConfig, num_tasks: int, *, recompute: bool = False) -> TrainConfig:
     from agentrl.trainer.loop import TrainConfig
 
-    num_tasks = len(read_tasks(config.tasks.train_file, "--train_file")) if config.tasks.train_file else 0
-    recompute = config.model.gradient_checkpointing or asked.activation_checkpointing
     return TrainConfig(
         folder=config.folder,
         total_steps=planned_steps(config, num_tasks) if num_tasks else max(config.optim.max_steps, 0),
-        model=replace(config.model, gradient_checkpointing=recompute),
+        model=replace(config.model, gradient_checkpointing=recompute or config.model.gradient_checkpointing),
         optim=config.optim,
         algo=config.algo_options,
         checkpoint=config.checkpoint,

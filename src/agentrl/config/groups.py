@@ -50,7 +50,7 @@ class TaskOptions:
     train_file: str = option("", "JSONL of training tasks; empty: tasks already in the store")
     eval_file: str = option("", "JSONL of held-out tasks; empty: no evaluation")
     num_train_epochs: int = option(1, "how often each training task is sampled")
-    scorer_module: str = option("", "module imported wherever answers are scored, for register_scorer")
+    scorer_module: str = option("", "module that registers scorers (MCPScorerFactory.register_scorer) when imported")
     default_prompt: bool = option(True, "give tasks without system_prompt one that asks for the answer format")
 
 
