@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -347,6 +349,7 @@ def test_other_families_decode_exactly_through_long_prompts_too(build: tuple[Any
             lambda: MptForCausalLM(MptConfig(vocab_size=96, d_model=32, n_heads=4, n_layers=2, max_seq_len=64)),
             "exactly",
         ),
+        (lambda: BloomForCausalLM(BloomConfig(vocab_size=96, hidden_size=32, n_head=4, n_layer=2)), "does not run"),
     ],
     ids=["sliding window", "dynamic rope", "alibi", "its own cache"],
 )

@@ -202,7 +202,7 @@ class SlotEngine:
         self._decoder.fail_all(error)
         for _, future in commands:
             if not future.cancelled():
-                future.set_exception(WeightsError(str(error)))
+                future.set_exception(error)
 
 
 def run_command(action: Callable[[], Any], future: Future[Any]) -> None:
