@@ -13,7 +13,6 @@ from rollout_help import Model, a_task, answer, call, play
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "contract"))
 
-from agentrl.engine.draw import Draws, draw
 from store_documents import must_claim, publish, record, row, tasks, turn
 
 from agentrl.chat import parse_reply
