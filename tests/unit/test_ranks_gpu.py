@@ -31,7 +31,7 @@ kind = device_kind("cuda", launch)
 distributed.init_process_group("nccl")
 control = distributed.new_group(backend="gloo")
 ranks = SeveralRanks(launch, control, init_device_mesh(kind, (launch.world_size,)), Sharding(), stop)
-model = write_model(folder / f"model{launch.rank}") if launch.world_size == 1 else folder / "model"
+model = write_model(folder / "model")
 batches = [plan(random_rows(seed), budget=50) for seed in range(4)]
 
 def weights(name, group, resume=""):
@@ -41,7 +41,8 @@ def weights(name, group, resume=""):
         checkpoint=CheckpointOptions(save_steps=2), gap_limits=None, resume=resume,
     )
     publisher = KeepingPublisher()
-    train(options, SharedSource(group, ScriptedBatchSource(batches)), SharedPublisher(group, publisher), Telemetry([]), None, group)
+    source = SharedSource(group, ScriptedBatchSource(batches))
+    train(options, source, SharedPublisher(group, publisher), Telemetry([]), None, group)
     return publisher.weights
 
 alone, sharded = weights("alone", ONE_RANK), weights("sharded", ranks)
