@@ -21,6 +21,8 @@ COMMANDS = {
     "train": ("agentrl.cli.train", "the trainer alone"),
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
+    "sft": ("agentrl.cli.sft", "supervised training on dialogues with tool calls"),
+    "ask": ("agentrl.cli.ask", "one question, answered with tools, turn by turn"),
     "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
 }
 USAGE_ERROR, FAILED, INTERRUPTED = 2, 1, 130

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from agentrl.cli.feed import Evaluation, evaluate, evaluation_tasks, planned_steps, training_tasks
 from agentrl.cli.manifest import write_manifest
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.cli.view import MetricsTail, RunView, show_trajectory
@@ -45,7 +46,8 @@ class Result:
 
 def main(argv: Sequence[str]) -> int:
     config = RunConfig.parse(with_config_flag(argv), command="run CONFIG", description=__doc__ or "")
-    run(config, Console())
+    console = Console()
+    run(with_model_folder(config, say=console.print), console)
     return 0
 
 

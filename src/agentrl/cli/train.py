@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentrl.cli.feed import planned_steps, read_tasks
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    config = RunConfig.parse(argv, command="train", description=__doc__ or "")
+    config = with_model_folder(RunConfig.parse(argv, command="train", description=__doc__ or ""))
     if not config.run.run_name:
         raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
     check_model(config)
