@@ -183,3 +183,22 @@ def test_a_refused_dialogue_is_named_by_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(command, "dialogue_turns", refuse)
     with pytest.raises(ConfigError, match=r"dialogues.jsonl, line 1: no"):
         sft(tmp_path, "refused")
+
+
+def test_the_gap_allowed_between_engine_and_trainer_grows_with_the_depth_of_the_model(tmp_path: Path) -> None:
+    from agentrl.cli.train import gap_limits
+    from agentrl.config import RunConfig
+
+    def limits(*flags: str):
+        return gap_limits(RunConfig.parse([f"--model_name_or_path={tmp_path}", *flags], command="train"))
+
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 2}))
+    shallow = limits()
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 30}))
+    deep = limits()
+    assert shallow is not None
+    assert deep is not None
+    assert shallow.p999 == 1e-5
+    assert 2e-5 < deep.p999 < 5e-5
+    assert shallow.maximum == deep.maximum == 1e-4
+    assert limits("--torch_dtype=bfloat16") is None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.feed import planned_steps, read_tasks
@@ -102,4 +104,9 @@ def gap_limits(config: RunConfig) -> GapLimits | None:
     from agentrl.trainer.guards import GapLimits
 
     exact = config.engine.engine == "slots" and not config.engine.engine_url and config.model.torch_dtype == "float32"
-    return GapLimits() if exact else None
+    return GapLimits.of_depth(num_layers(config)) if exact else None
+
+
+def num_layers(config: RunConfig) -> int:
+    raw = json.loads((Path(config.model.model_name_or_path) / "config.json").read_text(encoding="utf-8"))
+    return int(raw.get("num_hidden_layers", 2))
