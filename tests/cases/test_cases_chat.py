@@ -1,7 +1,12 @@
-"""The case files of chat and tasks, one test per case."""
+"""The case files of chat and tasks, one test per case.
+
+``extra_tool_calls.jsonl``, ``extra_answers.jsonl`` and ``extra_task_files`` hold further cases of the same form.
+"""
 
 import importlib.util
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +18,31 @@ assert SPEC.loader is not None
 checker = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(checker)
 
-NUM_CASES = {"tool_calls": 75, "answers": 45, "task_files": 25}
-FOUND = [(kind, *case) for kind in NUM_CASES for case in checker.KINDS[kind](CASES, set())]
+FILES = {"tool_calls": "tool_calls.jsonl", "answers": "answers.jsonl", "task_files": "task_files"}
+NUM_CASES = {"tool_calls": 75 + 55, "answers": 45 + 25, "task_files": 25 + 23}
+EXTRA = tempfile.TemporaryDirectory()
+"""The extra cases under the names that the checker reads; task files are opened only when a test runs."""
+
+
+def folder_of_extra_cases() -> Path:
+    folder = Path(EXTRA.name)
+    for name in FILES.values():
+        source = CASES / f"extra_{name}"
+        if source.is_dir():
+            shutil.copytree(source, folder / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def found_cases() -> Iterator[tuple[str, str, Callable[[], bool]]]:
+    for folder in (CASES, folder_of_extra_cases()):
+        for kind in FILES:
+            for name, run in checker.KINDS[kind](folder, set()):
+                yield kind, name, run
+
+
+FOUND = list(found_cases())
 
 
 @pytest.mark.parametrize(("kind", "name", "run"), FOUND, ids=[f"{kind}-{name}" for kind, name, _ in FOUND])

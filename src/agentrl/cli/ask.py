@@ -116,16 +116,15 @@ async def ask(config: RunConfig, question: str, console: Console) -> Record:
             await require_ready(config, engine)
             session = toolset.session(task.id, servers=config.tools.mcp_server_name or None)
             console.print(f"tools: {', '.join(spec.name for spec in session.specs)}", style="dim", highlight=False)
-            chat = Conversation(renderer)
             with console.status("thinking"):
                 record = await rollout(
                     Episode(record=Record(task=task.id, slot=0, attempt=0), schema=task.answer_schema),
                     task_messages(task, default_prompt=config.tasks.default_prompt),
                     engine,
                     session,
-                    chat,
+                    Conversation(renderer),
                     Limits.from_options(config.rollout),
-                    sampling_of(config, chat),
+                    sampling_of(config, renderer),
                     printer(console, renderer),
                 )
             await session.close()
@@ -151,7 +150,7 @@ async def require_ready(config: RunConfig, engine: Engine) -> None:
         raise EngineOutage(f"--engine_url {urls}: {health.detail or 'serves no weights yet'}")
 
 
-def sampling_of(config: RunConfig, chat: Conversation) -> Sampling:
+def sampling_of(config: RunConfig, renderer: TemplateRenderer) -> Sampling:
     """As held-out episodes are sampled: greedy unless ``eval_sampling_params`` say otherwise."""
     values: dict[str, Any] = config.rollout.eval_sampling_params
     return Sampling(
@@ -160,7 +159,7 @@ def sampling_of(config: RunConfig, chat: Conversation) -> Sampling:
         top_p=float(values.get("top_p", 1.0)),
         top_k=int(values.get("top_k", 0)),
         seed=config.run.seed,
-        stop_token_ids=chat.stop_token_ids,
+        stop_token_ids=renderer.stop_token_ids,
     )
 
 

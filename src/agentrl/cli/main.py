@@ -20,6 +20,7 @@ COMMANDS = {
     "run": ("agentrl.cli.run", "start engine, tools, sampler and trainer of a CONFIG on this host"),
     "train": ("agentrl.cli.train", "the trainer alone"),
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
+    "node": ("agentrl.cli.node", "engine, sampler, tasks and evaluation beside trainers started elsewhere"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
     "sft": ("agentrl.cli.sft", "supervised training on dialogues with tool calls"),
     "ask": ("agentrl.cli.ask", "one question, answered with tools, turn by turn"),

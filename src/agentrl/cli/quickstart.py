@@ -22,9 +22,9 @@ DEFAULT_NAME = "quickstart"
 
 
 def main(argv: Sequence[str]) -> int:
-    require_torch()
     with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
         config = RunConfig.parse(["--config", str(options), *argv], command="quickstart", description=__doc__ or "")
+    require_torch()
     name = config.run.run_name or free_name(Path(config.run.output_dir))
     data = Path(config.run.output_dir) / f"{name}-data"
     paths = {

@@ -1,6 +1,7 @@
 """``agentrl run CONFIG``: engine, tools, sampler and trainer of one run on this host, supervised from here.
 
     start ─▶ evaluate held-out tasks ─▶ push training tasks ─▶ wait for the trainer ─▶ evaluate again ─▶ stop
+                                          └ a round of evaluation whenever ``eval_steps`` fall due
 
 A process that dies fails the run at once and is named. Ctrl-C once lets the trainer finish its step and save, twice
 stops everything.
@@ -11,37 +12,35 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections import Counter
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rich.console import Console
 
-from agentrl.cli.feed import Evaluation, evaluate, evaluation_tasks, planned_steps, training_tasks
+from agentrl.cli.evaluation import FIRST_VERSION, EvaluationRounds
+from agentrl.cli.feed import planned_steps, training_tasks
 from agentrl.cli.manifest import write_manifest
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
+from agentrl.cli.report import report
 from agentrl.cli.supervise import Supervisor
-from agentrl.cli.view import MetricsTail, RunView, show_trajectory
+from agentrl.cli.view import MetricsTail, RunView
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, Interrupted
 from agentrl.store import Store, open_store
-from agentrl.types import Record, RowStatus, ServiceStatus, Split, Task, TaskStatus
+from agentrl.telemetry import JsonlSink, Telemetry
+from agentrl.types import ServiceStatus, Split, Task
 
 WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
 STOP_GRACE_SECONDS = 15.0
 INTERRUPTED = 130
+TRAINING_ENDED = "training_ended"
+"""State of a run whose trainer was started elsewhere: set once it has trained its last step."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    before: Evaluation | None
-    after: Evaluation | None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,12 +57,18 @@ def with_config_flag(argv: Sequence[str]) -> list[str]:
     return list(argv)
 
 
-def run(config: RunConfig, console: Console) -> Result:
+def run(config: RunConfig, console: Console) -> None:
+    train, held_out = prepare(config)
+    asyncio.run(play(config, console, train, held_out, with_trainer=True))
+
+
+def prepare(config: RunConfig) -> tuple[list[Task], list[Task]]:
+    """Check everything that can be checked, then write what the run is made of into its folder."""
     train, held_out = check_before_start(config)
     refuse_used_folder(config)
     config.save(config.folder / "config.yaml")
     write_manifest(config, config.folder / "manifest.json")
-    return asyncio.run(play(config, console, train, held_out))
+    return train, held_out
 
 
 def refuse_used_folder(config: RunConfig) -> None:
@@ -75,48 +80,49 @@ def refuse_used_folder(config: RunConfig) -> None:
         )
 
 
-async def play(config: RunConfig, console: Console, train: Sequence[Task], held_out: Sequence[Task]) -> Result:
-    """The whole run; every exit stops and reaps the children."""
+async def play(
+    config: RunConfig, console: Console, train: Sequence[Task], held_out: Sequence[Task], *, with_trainer: bool
+) -> None:
+    """The whole run; every exit stops and reaps the children. Without trainer, one that runs elsewhere is served."""
     supervisor = Supervisor(config.folder / "logs", env={})
     store = open_store(config.store_url, run=config.run.run_name)
+    telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
     await store.open()
-    await forget_services(store)
+    await forget_earlier_start(store)
+    rounds = EvaluationRounds(store, config, held_out, telemetry)
     tail = MetricsTail(config.folder / "metrics.jsonl", from_end=True)
-    steps = planned_steps(config, len(train))
+    view = RunView(console, tail, max_steps=planned_steps(config, len(train)), logging_steps=config.run.logging_steps)
     try:
-        view = RunView(console, tail, max_steps=steps, logging_steps=config.run.logging_steps)
         with view, interrupts(supervisor) as interrupted:
             watch = Watch(store, supervisor, view, interrupted)
             try:
-                start_children(config, supervisor, view)
-                before = await watch.during("evaluating", round_of(store, config, held_out, step=0))
-                if before is not None:
-                    view.say(f"held-out success before training: {before.success:.3f}")
+                start_children(config, supervisor, view, with_trainer=with_trainer)
+                before = await watch.during("evaluating", rounds.play(FIRST_VERSION))
                 await push(store, config, train)
-                await watch.during("training", trainer_end(supervisor))
-                last = await store.latest_version()
-                after = await watch.during(
-                    "evaluating", round_of(store, config, held_out, step=last.step if last else 0)
-                )
+                trained = trainer_end(supervisor) if with_trainer else training_ended(store)
+                await watch.during("training", rounds.until(trained))
+                last = await store.latest_version() or FIRST_VERSION
+                after = await watch.during("evaluating", rounds.play(last))
                 await store.end_stream(Split.EVAL)
             finally:
                 view.phase = "stopping"
                 await asyncio.to_thread(stop_children, supervisor, interrupted.is_set())
                 view.refresh()
         await report(config, console, store, before, after)
-        return Result(before=before, after=after)
     finally:
         supervisor.kill_all()
+        telemetry.close()
         await store.close()
 
 
-async def forget_services(store: Store) -> None:
+async def forget_earlier_start(store: Store) -> None:
     """Engines of an earlier start of this run are gone; only those that register themselves now are asked."""
     for service in await store.services():
         await store.put_service(replace(service, status=ServiceStatus.DOWN))
+    await store.set_state(TRAINING_ENDED, False)
 
 
-def start_children(config: RunConfig, supervisor: Supervisor, view: RunView) -> None:
+def start_children(config: RunConfig, supervisor: Supervisor, view: RunView, *, with_trainer: bool) -> None:
     """Engine, sampler and trainer, each with its share of the cores."""
     common = ["--config", str(config.folder / "config.yaml")]
     cores = os.cpu_count() or 2
@@ -124,7 +130,9 @@ def start_children(config: RunConfig, supervisor: Supervisor, view: RunView) -> 
     if not config.engine.engine_url:
         supervisor.start("engine", ["serve", *common], num_threads=threads)
     supervisor.start("sampler", ["sample", *common, "--train_file=", "--eval_file="], num_threads=1)
-    supervisor.start("trainer", ["train", *common], num_threads=threads, expected_to_end=True)
+    if with_trainer:
+        arguments = ["train", *common, "--enable_sampling=false"]
+        supervisor.start("trainer", arguments, num_threads=threads, expected_to_end=True)
     view.say(
         f"[bold]{config.run.run_name}[/]: {', '.join(supervisor.children)} started on {cores} cores "
         f"({threads} for the engine, {threads} for the trainer); logs in {config.folder / 'logs'}"
@@ -139,12 +147,6 @@ def stop_children(supervisor: Supervisor, interrupted: bool) -> None:
     supervisor.stop("engine", grace_seconds=STOP_GRACE_SECONDS)
 
 
-async def round_of(store: Store, config: RunConfig, held_out: Sequence[Task], *, step: int) -> Evaluation | None:
-    if not held_out:
-        return None
-    return await evaluate(store, evaluation_tasks(config, held_out, step), step)
-
-
 async def push(store: Store, config: RunConfig, train: Sequence[Task]) -> None:
     """After the first evaluation, so that it ends before the first training group is admitted."""
     await store.add_tasks(training_tasks(config, train))
@@ -153,6 +155,11 @@ async def push(store: Store, config: RunConfig, train: Sequence[Task]) -> None:
 
 async def trainer_end(supervisor: Supervisor) -> None:
     while not supervisor.ended("trainer"):
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def training_ended(store: Store) -> None:
+    while not await store.get_state(TRAINING_ENDED):
         await asyncio.sleep(WATCH_SECONDS)
 
 
@@ -201,52 +208,3 @@ class Watch:
             return task.result()
         finally:
             task.cancel()
-
-
-async def report(
-    config: RunConfig, console: Console, store: Store, before: Evaluation | None, after: Evaluation | None
-) -> None:
-    """One trajectory from before and one from after, then the two lines that matter."""
-    if before is not None and after is not None:
-        decode = decoder(config)
-        for title, evaluation, record in zip(
-            ("before training", "after training"), (before, after), telling_pair(before, after), strict=True
-        ):
-            turns = await store.find("turn", record=record.id)
-            show_trajectory(console, title, record, turns, [decode(turn.token_ids) for turn in turns])
-            if evaluation.num_unscored:
-                console.print(f"{title}: {evaluation.num_unscored} held-out records could not be scored")
-    console.print(await tally(store), highlight=False)
-    console.print(f"run folder: {config.folder}", highlight=False)
-    if before is not None and after is not None:
-        console.print(f"held-out success: {before.success:.3f} -> {after.success:.3f}", highlight=False)
-
-
-async def tally(store: Store) -> str:
-    """Steps trained, and what became of every training group and row: nothing is skipped in silence."""
-    last = await store.latest_version()
-    tasks = await store.find("task", split=Split.TRAIN)
-    groups = Counter(f"{task.status} {task.reason}".strip() for task in tasks if task.status != TaskStatus.CREATED)
-    rows = {status: await store.count("row", status=status) for status in RowStatus}
-    return (
-        f"trained {last.step if last else 0} steps; groups: {counted(groups)}; "
-        f"rows: {counted({str(status): count for status, count in rows.items() if count})}"
-    )
-
-
-def counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
-
-
-def telling_pair(before: Evaluation, after: Evaluation) -> tuple[Record, Record]:
-    """Records of one task: the first that training made better, or else the first."""
-    pairs = list(zip(before.records, after.records, strict=True))
-    return next((pair for pair in pairs if (pair[0].score or 0.0) < (pair[1].score or 0.0)), pairs[0])
-
-
-def decoder(config: RunConfig):
-    """Token ids of a turn as text."""
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(config.model.model_name_or_path)
-    return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True)

@@ -37,15 +37,24 @@ class Supervisor:
         self._env = dict(env)
         self.children: dict[str, Child] = {}
 
-    def start(self, name: str, arguments: Sequence[str], *, num_threads: int, expected_to_end: bool = False) -> Child:
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        num_threads: int,
+        expected_to_end: bool = False,
+        shows: bool = False,
+    ) -> Child:
+        """Run ``agentrl ARGUMENTS``. ``shows``: what it prints is for the person, only its errors go to the log."""
         self._log_folder.mkdir(parents=True, exist_ok=True)
         log = self._log_folder / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "agentrl", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=None if shows else output,
+                stderr=output,
                 env={**os.environ, **self._env, "OMP_NUM_THREADS": str(num_threads)},
                 start_new_session=True,
             )

@@ -1,4 +1,8 @@
-"""``agentrl train``: the trainer of a run. Takes finished groups from the store, publishes weights to the engines."""
+"""``agentrl train``: the trainer of a run. Takes finished groups from the store, publishes weights to the engines.
+
+With ``enable_sampling`` (default) it also starts this node's engine and sampler; without, it trains from what samplers
+started elsewhere put into the store.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,17 @@ import json
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.feed import planned_steps, read_tasks
 from agentrl.cli.model_folder import with_model_folder
+from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.scoring import load_scorer_module
 from agentrl.store import open_store
 from agentrl.telemetry import JsonlSink, Telemetry
 
@@ -29,12 +36,16 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
     check_model(config)
     require_torch()
-    train_run(config)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with sampling_node(config, stop) if config.run.enable_sampling else nullcontext():
+        train_run(config, stop)
     return 0
 
 
-def train_run(config: RunConfig) -> None:
-    """SIGINT or SIGTERM ends training after the step in progress, which is saved."""
+def train_run(config: RunConfig, stop: threading.Event) -> None:
+    """``stop`` (SIGINT, SIGTERM) ends training after the step in progress, which is saved."""
     from transformers.utils.logging import disable_progress_bar
 
     from agentrl.store.blocking import BlockingStore
@@ -43,10 +54,7 @@ def train_run(config: RunConfig) -> None:
     from agentrl.weights.disk import DiskPublisher
 
     disable_progress_bar()
-    tasks = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    num_tasks = count_tasks(config)
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
     store = open_store(config.store_url, run=config.run.run_name)
     with BlockingStore(store) as blocking:
@@ -62,11 +70,17 @@ def train_run(config: RunConfig) -> None:
             stop=stop,
         )
         try:
-            train(train_config(config, len(tasks)), source, publisher, telemetry, stop)
+            train(train_config(config, num_tasks), source, publisher, telemetry, stop)
         finally:
             publisher.close()
             source.close()
             telemetry.close()
+
+
+def count_tasks(config: RunConfig) -> int:
+    """Tasks of the file, which say how many steps there will be; 0 without one."""
+    load_scorer_module(config.tasks.scorer_module)
+    return len(read_tasks(config.tasks.train_file, "--train_file")) if config.tasks.train_file else 0
 
 
 def source_options(config: RunConfig) -> SourceOptions:

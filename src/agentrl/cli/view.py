@@ -76,10 +76,12 @@ class RunView:
             if event["kind"] == "record" and event["split"] == "train" and event["score"] is not None:
                 self._scores.append(event["score"])
                 self._turns.append(event["turns"])
+            if event["kind"] == "evaluation":
+                self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
             if event["kind"] == "step":
                 self._steps.append({**event, "success": mean(self._scores), "turns": mean(self._turns)})
                 if not self._live and self._shows(self._steps[-1]):
-                    self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False)
+                    self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False, soft_wrap=True)
         if self._live:
             self._live.update(self._table(workers), refresh=True)
 
@@ -119,11 +121,20 @@ def cells(event: dict[str, Any]) -> tuple[str, ...]:
 
 
 def plain_line(event: dict[str, Any], max_steps: int) -> str:
-    reward, success, turns, speed, staleness, loss = cells(event)
+    """One step in 80 columns."""
+    speed = short(event.get("tokens_per_second", 0.0))
     return (
-        f"step {event['step']:>3.0f}/{max_steps} reward {reward} success {success:>4} turns {turns} "
-        f"tok/s {speed:>5} stale {staleness} loss {loss}"
+        f"step {event['step']:>3.0f}/{max_steps} reward {event.get('reward', 0.0):.2f} "
+        f"success {event['success']:>4.0%} turns {event['turns']:.1f} tok/s {speed:>4} "
+        f"stale {event.get('staleness', 0.0):.1f} loss {event.get('loss', 0.0):+.3f}"
     )
+
+
+def short(value: float) -> str:
+    """950, 1.2k, 12k."""
+    if value < 1000:
+        return f"{value:.0f}"
+    return f"{value / 1000:.1f}k" if value < 9950 else f"{value / 1000:,.0f}k"
 
 
 def show_trajectory(

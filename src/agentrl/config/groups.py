@@ -24,6 +24,7 @@ class RunOptions:
     output_dir: str = option("output", "runs are folders below this one")
     db_connection_string: str = option("", "sqlite:///PATH; default: run.db in the run folder")
     seed: int = option(42, "seed of sampling and of task order")
+    enable_sampling: bool = option(True, "train starts this node's engine and sampler; false: trains from the store")
     resume_from_checkpoint: str = option("", "auto (newest complete checkpoint) or the path of one")
     logging_steps: int = option(1, "show every so many steps; all of them are in metrics.jsonl")
 
@@ -49,7 +50,7 @@ class TaskOptions:
     train_file: str = option("", "JSONL of training tasks; empty: tasks already in the store")
     eval_file: str = option("", "JSONL of held-out tasks; empty: no evaluation")
     num_train_epochs: int = option(1, "how often each training task is sampled")
-    scorer_module: str = option("", "module imported wherever answers are scored, for register_scorer")
+    scorer_module: str = option("", "module that registers scorers (MCPScorerFactory.register_scorer) when imported")
     default_prompt: bool = option(True, "give tasks without system_prompt one that asks for the answer format")
 
 
@@ -160,8 +161,9 @@ class CheckpointOptions:
     save_steps: int = option(50, "save every so many steps; the last step is always saved")
     save_total_limit: int = option(3, "keep so many checkpoints; 0 keeps all")
     eval_strategy: str = option(
-        "ends", "with an eval_file: ends evaluates before the first and after the last step", choices=("no", "ends")
+        "steps", "steps: the eval_file before the first step, every eval_steps, after the last", choices=("no", "steps")
     )
+    eval_steps: int = option(0, "evaluate every so many steps while training goes on; 0: only at both ends")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ POSITIVE = (
 ).split()
 NOT_NEGATIVE = (
     "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "
-    "max_tokens_per_microbatch save_total_limit max_context loss_constant cispo_cap_low"
+    "max_tokens_per_microbatch save_total_limit max_context eval_steps loss_constant cispo_cap_low"
 ).split()
 BELOW_ONE = ("adam_beta1", "adam_beta2")
 

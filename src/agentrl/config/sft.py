@@ -14,10 +14,14 @@ from agentrl.config.run import NOT_NEGATIVE, POSITIVE
 from agentrl.errors import ConfigError
 
 GROUPS = (RunOptions, ModelOptions, SftOptions, SftOptimOptions, CheckpointOptions)
+EVALUATES_NOTHING = "supervised training evaluates nothing: give the result to `agentrl run` with an eval_file"
 WITHOUT_EFFECT = {
     "db_connection_string": "supervised training has no store",
+    "enable_sampling": "supervised training samples nothing: leave it out",
+    "model_name": "nothing is served: leave it out",
     "groups_per_step": "there are no groups here: give per_device_train_batch_size and gradient_accumulation_steps",
-    "eval_strategy": "supervised training evaluates nothing: give the result to `agentrl run` with an eval_file",
+    "eval_strategy": EVALUATES_NOTHING,
+    "eval_steps": EVALUATES_NOTHING,
 }
 
 

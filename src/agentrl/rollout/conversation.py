@@ -44,10 +44,6 @@ class Conversation:
         """Exactly the ids the engine will see."""
         return self._prompt
 
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        return self._renderer.stop_token_ids
-
     def accept(self, completion: Completion) -> Reply:
         """Parse a completion for meaning and keep its ids as they are."""
         reply = self._renderer.parse(

@@ -48,6 +48,7 @@ class Episode:
     schema: str
     turns: list[DispatchedSamplingTask] = field(default_factory=list)
     final_answer: str | None = None
+    replies: set[tuple[int, ...]] = field(default_factory=set)
     num_silent: int = 0
     num_repeats: int = 0
     begun: float = field(default_factory=time.monotonic)
@@ -85,6 +86,7 @@ async def rollout(
     A broken engine or gateway is this episode's outcome and the boundary that broke, so one bad sibling never costs
     the group. Only cancellation and errors of the store propagate.
     """
+    episode.begun = time.monotonic()
     try:
         async with asyncio.timeout(limits.seconds):
             async with boundary(RenderError, "open the conversation"):
@@ -109,11 +111,11 @@ async def take_turn(
 ) -> tuple[DispatchedSamplingTask, Outcome | None]:
     """One model call and the tool calls it asks for; the outcome ends the episode."""
     number = len(episode.turns)
-    prompt = chat.prompt()
+    prompt, sampling = chat.prompt(), seeded(sampling, number)
     async with boundary(EngineError, f"turn {number}: generate"):
         completion = await engine.generate(
             prompt.token_ids,
-            sampling=seeded(sampling, number),
+            sampling=sampling,
             session=episode.record.id,
             deadline_seconds=limits.seconds,
         )
@@ -159,7 +161,7 @@ def stop_after(episode: Episode, completion: Completion, reply: Reply, limits: L
         return Outcome.ANSWERED
     if completion.finish_reason == "length" and not any(call.status is CallStatus.OK for call in reply.calls):
         return Outcome.LENGTH_LIMIT
-    if 0 <= limits.max_repeats <= episode.num_repeats:
+    if 0 < limits.max_repeats <= episode.num_repeats:
         return Outcome.REPETITION
     if reply.calls:
         return None
@@ -182,9 +184,12 @@ def what_follows(results: Sequence[ToolResult], limits: Limits, num_turns: int) 
 
 
 def repeat_flags(episode: Episode, completion: Completion) -> frozenset[Flag]:
-    """Count exact repeats of earlier replies of this episode."""
-    if any(list(turn.token_ids) == list(completion.token_ids) for turn in episode.turns):
-        episode.num_repeats += 1
+    """Count exact repeats of earlier replies of this episode; from the second on, each repeat is flagged."""
+    said = tuple(completion.token_ids)
+    if said not in episode.replies:
+        episode.replies.add(said)
+        return frozenset()
+    episode.num_repeats += 1
     return frozenset({Flag.REPEAT_ERROR} if episode.num_repeats >= NUM_REPEATS_FLAGGED else ())
 
 

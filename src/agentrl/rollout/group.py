@@ -12,6 +12,7 @@ from agentrl.batch import build_row
 from agentrl.chat.base import Renderer
 from agentrl.config import AlgoOptions, RolloutOptions
 from agentrl.engine.base import Engine
+from agentrl.errors import GatewayError
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.episode import Episode, rollout
 from agentrl.rollout.limits import Limits
@@ -63,7 +64,8 @@ class GroupRunner:
 
     async def _play(self, claim: Claim, slots: Sequence[int]) -> dict[int, Record]:
         """Run slots side by side; stragglers are abandoned ``group_deadline`` seconds after the first finish."""
-        running = {asyncio.create_task(self._play_slot(claim, slot)): slot for slot in slots}
+        episodes: dict[int, Episode] = {}
+        running = {asyncio.create_task(self._play_slot(claim, slot, episodes)): slot for slot in slots}
         try:
             done, late = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED) if running else (set(), set())
             if late and not any(task.exception() for task in done):
@@ -76,25 +78,32 @@ class GroupRunner:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        for task in late:
-            records[running[task]] = await self._abandon(claim, running[task], "group_deadline")
+        for slot in sorted(running[task] for task in late):
+            records[slot] = await self._abandon(claim, episodes[slot], "group_deadline")
         return records
 
-    async def _play_slot(self, claim: Claim, slot: int) -> Record:
-        """Attempt a slot until its episode is not broken, at most ``max_attempts`` times."""
-        attempt = claim.next_attempt.get(slot, 0)
+    async def _play_slot(self, claim: Claim, slot: int, episodes: dict[int, Episode]) -> Record:
+        """Attempt a slot until its episode is not broken, at most ``max_attempts`` times.
+
+        ``episodes`` shows the attempt in hand of every slot. Tools that are gone for good are no episode's doing.
+        """
+        task, attempt = claim.task, claim.next_attempt.get(slot, 0)
         while True:
+            record = Record(task=task.id, slot=slot, attempt=attempt)
+            episodes[slot] = Episode(record=record, schema=task.answer_schema)
             async with self.episode_slots:
-                record = await self._play_once(claim, slot, attempt)
+                record = await self._play_once(claim, episodes[slot])
+            broken = record.outcome is Outcome.ERROR
+            if broken and self.toolset.failed.is_set():
+                raise GatewayError(self.toolset.failure, where="tools")
             await self.store.finish_record(claim, record)
             self.on_record(record)
-            if record.outcome is not Outcome.ERROR or attempt + 1 >= self.rollout_options.max_attempts:
-                return record
             attempt += 1
+            if not broken or attempt >= self.rollout_options.max_attempts:
+                return record
 
-    async def _play_once(self, claim: Claim, slot: int, attempt: int) -> Record:
+    async def _play_once(self, claim: Claim, episode: Episode) -> Record:
         task = claim.task
-        episode = Episode(record=Record(task=task.id, slot=slot, attempt=attempt), schema=task.answer_schema)
         tools = self.toolset.session(episode.record.id, allow=task.tools, servers=self.servers)
 
         async def sink(turn: DispatchedSamplingTask) -> None:
@@ -106,9 +115,9 @@ class GroupRunner:
                 task_messages(task, default_prompt=self.default_prompt),
                 self.engine,
                 tools,
-                chat := Conversation(self.renderer),
+                Conversation(self.renderer),
                 Limits.from_options(self.rollout_options),
-                self._sampling(claim, slot, chat),
+                self._sampling(claim, episode.record.slot),
                 sink,
             )
         finally:
@@ -129,17 +138,11 @@ class GroupRunner:
             return replace(record, status=RecordStatus.UNSCORED, reason=score.reason, scores=(score,))
         return replace(record, status=RecordStatus.SCORED, scores=(score,))
 
-    async def _abandon(self, claim: Claim, slot: int, reason: str) -> Record:
-        attempt = claim.next_attempt.get(slot, 0)
-        record = Record(
-            task=claim.task.id,
-            slot=slot,
-            attempt=attempt,
-            status=RecordStatus.ABANDONED,
-            outcome=Outcome.CANCELLED,
-            reason=reason,
-        )
+    async def _abandon(self, claim: Claim, episode: Episode, reason: str) -> Record:
+        """What the episode did so far stays known; it has no score."""
+        record = replace(episode.finish(Outcome.CANCELLED), status=RecordStatus.ABANDONED, reason=reason)
         await self.store.finish_record(claim, record)
+        self.on_record(record)
         return record
 
     async def _judge(self, claim: Claim, records: Mapping[int, Record]) -> tuple[GroupVerdict, list[DBRecordData]]:
@@ -164,7 +167,7 @@ class GroupRunner:
             reward=record.score or 0.0,
         )
 
-    def _sampling(self, claim: Claim, slot: int, chat: Conversation) -> Sampling:
+    def _sampling(self, claim: Claim, slot: int) -> Sampling:
         """Sampling values of this split, with a seed that depends on task and slot, not on who samples or when."""
         options = self.rollout_options
         train = claim.task.split is Split.TRAIN
@@ -176,7 +179,7 @@ class GroupRunner:
             top_p=float(values.get("top_p", 1.0)),
             top_k=int(values.get("top_k", 0)),
             seed=int.from_bytes(digest[:7], "big"),
-            stop_token_ids=chat.stop_token_ids,
+            stop_token_ids=self.renderer.stop_token_ids,
         )
 
 

@@ -10,7 +10,7 @@ from agentrl.types import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """``max_repeats`` -1 never ends an episode for repeating itself. Times in seconds, lengths in tokens."""
+    """``max_repeats`` 0 or less never ends an episode for repeating itself. Times in seconds, lengths in tokens."""
 
     max_turns: int
     max_new_tokens: int

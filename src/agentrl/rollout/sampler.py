@@ -1,7 +1,7 @@
 """The sampler: workers that claim groups from the store and play them, until the stream ends or it is told to stop.
 
-Each worker consumes claims, waits for admission (the published version moving on) and is unblocked by it; one more
-task beats the heart that keeps the leases.
+Each worker consumes claims, waits for its turn to ask and for admission (the published version moving on) and is
+unblocked by it; one more task beats the heart that keeps the leases.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class MCPSampler:
         self._admission = admission
         self._drain_seconds = 0.0
         self._stop = asyncio.Event()
+        self._asking = asyncio.Lock()
+        self._ended = False
         self._claims: dict[str, Claim] = {}
         self.num_groups = 0
 
@@ -73,20 +75,26 @@ class MCPSampler:
             await self._give_back()
 
     async def _work(self) -> None:
-        """Claim and play one group after the other."""
+        """Play one group after the other."""
+        while (claim := await self._next_claim()) is not None:
+            await self._play(claim)
+
+    async def _next_claim(self) -> Claim | None:
+        """The next group, None when none will come. One worker asks at a time, so idle ones cost the store nothing."""
         idle = IDLE_SECONDS
-        while not self._stop.is_set():
-            claim = await self._store.claim(
-                self._worker.id, splits=(Split.EVAL, Split.TEST, Split.TRAIN), admission=self._admission
-            )
-            if claim is None:
+        async with self._asking:
+            while not (self._stop.is_set() or self._ended):
+                claim = await self._store.claim(
+                    self._worker.id, splits=(Split.EVAL, Split.TEST, Split.TRAIN), admission=self._admission
+                )
+                if claim is not None:
+                    return claim
                 if await stream_ended(self._store):
-                    return
+                    self._ended = True
+                    break
                 await wait_at_most(self._stop, idle)
                 idle = min(idle * 1.5, MAX_IDLE_SECONDS)
-                continue
-            idle = IDLE_SECONDS
-            await self._play(claim)
+        return None
 
     async def _play(self, claim: Claim) -> None:
         self._claims[claim.task.id] = claim

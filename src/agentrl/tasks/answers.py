@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 
 BOXED = "boxed"
 THINK, THINK_END = "<think>", "</think>"
+DOLLARS = re.compile(r"\\.|\$", re.DOTALL)
+"""A dollar, or whatever is escaped: ``\\$`` is money, not the end of a formula."""
 BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
@@ -52,14 +55,14 @@ def tags(text: str, name: str) -> Iterator[str]:
 def boxes(text: str, command: str) -> Iterator[str]:
     """Contents of the boxes in the order in which they begin; an unbalanced one is skipped."""
     closes = matching_braces(text)
-    last_dollar = text.rfind("$")
+    dollars = [found.start() for found in DOLLARS.finditer(text) if found.group() == "$"]
     for found in re.finditer(re.escape(command) + r"(?![A-Za-z])(\s*)(\{?)", text):
         if found[2]:
             end = closes.get(found.end() - 1)
             if end is not None:
                 yield text[found.end() : end]
-        elif found[1] and found.end() <= last_dollar:
-            dollar = text.find("$", found.end())
+        elif found[1] and dollars and found.end() <= dollars[-1]:
+            dollar = dollars[bisect_left(dollars, found.end())]
             following = text.find(command, found.end())
             if following < 0 or dollar < following:
                 yield text[found.end() : dollar]

@@ -15,6 +15,8 @@ from agentrl.types import Task
 
 MAX_SHOWN = 20
 """Problems in the text of an error; all of them are in ``problems``."""
+HALF_CHARACTER = "a \\u escape in it is half of a surrogate pair, which is no character; write the whole character"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 BLANKS = re.compile(r"[ \t\r\n]*")
 
 
@@ -69,6 +71,9 @@ def load_tasks(
 
 def read_rows(content: bytes) -> Iterator[Row | TaskProblem]:
     """Rows of a JSON array if the file is one, else of its lines."""
+    if content.startswith(UTF16_MARKS):
+        yield whole_row(None, "encoding", "the file is UTF-16; save it as UTF-8")
+        return
     if content.lstrip(b" \t\r\n").startswith(b"[") and (array := read_array(content)) is not None:
         yield from array
         return
@@ -83,6 +88,8 @@ def read_line(number: int, line: bytes) -> Row | TaskProblem:
     except UnicodeDecodeError as error:
         found = line[error.start : error.start + 1]
         return whole_row(number, "encoding", f"byte {error.start + 1} ({found!r}) is not UTF-8; save the file as UTF-8")
+    except Repeated as repeated:
+        return repeated_key(number, repeated)
     except (ValueError, RecursionError) as error:
         return whole_row(number, "invalid_json", f"no valid JSON: {error_text(error)}")
 
@@ -123,6 +130,9 @@ def array_elements(text: str) -> Iterator[Row | TaskProblem]:
             break
         try:
             value, position = DECODER.raw_decode(text, position)
+        except Repeated as repeated:
+            yield repeated_key(line, repeated)
+            return
         except (ValueError, RecursionError) as error:
             yield whole_row(line, "invalid_json", f"no valid JSON: {error_text(error)}")
             return
@@ -140,7 +150,7 @@ def array_elements(text: str) -> Iterator[Row | TaskProblem]:
 
 def checked_row(line: int, value: Any) -> Row | TaskProblem:
     if isinstance(value, dict):
-        return Row(line=line, fields=value)
+        return Row(line=line, fields=value) if is_unicode(value) else whole_row(line, "encoding", HALF_CHARACTER)
     return whole_row(line, "not_object", f"a row is a JSON object, not {type(value).__name__}")
 
 
@@ -155,7 +165,7 @@ def repeated_ids(rows: Iterable[Row]) -> Iterator[TaskProblem]:
             yield row.problem("id", "duplicate", f"the id {str(value)[:80]!r} is already used in line {first}")
 
 
-def whole_row(line: int, kind: str, message: str) -> TaskProblem:
+def whole_row(line: int | None, kind: str, message: str) -> TaskProblem:
     return TaskProblem(line=line, field=None, kind=kind, message=message)
 
 
@@ -168,11 +178,39 @@ def described(path: Path, problem: TaskProblem) -> str:
     return f"{', '.join(where)}: {problem.kind.replace('_', ' ')}: {problem.message}"
 
 
+class Repeated(ValueError):
+    """An object gives the key, its only argument, twice."""
+
+
+def repeated_key(line: int, repeated: Repeated) -> TaskProblem:
+    key = repeated.args[0]
+    message = f"the key {key[:80]!r} is given twice in one object; keep one of the two values"
+    return TaskProblem(line=line, field=key, kind="duplicate", message=message)
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in entries:
+            raise Repeated(key)
+        entries[key] = value
+    return entries
+
+
+def is_unicode(value: Any) -> bool:
+    """Whether the value can be written as UTF-8: JSON can name half of a surrogate pair, which is no character."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
 def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+DECODER = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=without_repeats)
 
 
 def parse_json(text: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from agentrl.chat.formats.literals import LiteralError, Literals
 
 BLANKS = re.compile(r"\s*")
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]"]', re.DOTALL)
 
 
@@ -40,7 +41,17 @@ def finite(text: str) -> float:
     return number
 
 
-DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite)
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Two values for one key have two readings, so neither is taken."""
+    entries: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in entries:
+            raise ValueError(f"the key {key[:40]!r} is given twice")
+        entries[key] = value
+    return entries
+
+
+DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=without_repeats)
 
 
 def skip_blanks(text: str, start: int) -> int:
@@ -66,6 +77,7 @@ def decode_at(text: str, start: int) -> Decoded:
         raise NotJson(str(error)) from None
     except RecursionError:
         raise NotJson("the JSON is nested too deeply") from None
+    refuse_half_characters(value, text, start, end)
     return Decoded(value=value, end=end)
 
 
@@ -76,7 +88,20 @@ def repair_at(text: str, start: int, end: int) -> Decoded:
         value = literals.value()
     except LiteralError as error:
         raise NotJson(str(error)) from None
+    refuse_half_characters(value, text, start, literals.position)
     return Decoded(value=value, end=literals.position, repaired=True)
+
+
+def refuse_half_characters(value: Any, text: str, start: int, end: int) -> None:
+    """JSON can name half of a surrogate pair, which is no character and cannot be sent to a tool."""
+    if not HALF_CHARACTER.search(text, start, end):
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise NotJson("a \\u escape in it is half of a surrogate pair, which is no character") from None
+    except RecursionError:
+        raise NotJson("the JSON is nested too deeply") from None
 
 
 def end_of_balanced(text: str, start: int) -> int | None:

@@ -198,6 +198,8 @@ class Literals:
             if not isinstance(key, str):
                 raise LiteralError("the keys of an object must be strings")
             self.take(":")
+            if key in entries:
+                raise LiteralError(f"the key {key[:40]!r} is given twice")
             entries[key] = self.value(depth + 1)
             if not self.starts_with("}"):
                 self.take(",")
@@ -225,7 +227,15 @@ def string(token: str) -> str:
     quoted = token[len(prefix) :]
     width = 3 if len(quoted) >= 6 and quoted[:3] in ('"""', "'''") else 1
     body = quoted[width:-width]
-    return body if prefix.lower() == "r" else ESCAPE.sub(unescape, body)
+    return body if prefix.lower() == "r" else joined_halves(ESCAPE.sub(unescape, body))
+
+
+def joined_halves(text: str) -> str:
+    """Models write a character beyond U+FFFF as two escapes, as JSON does."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise LiteralError("a \\u escape is half of a surrogate pair, which is no character") from None
 
 
 def unescape(match: re.Match[str]) -> str:

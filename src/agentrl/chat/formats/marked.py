@@ -32,7 +32,12 @@ def read_calls(text: str, marks: Marks, draft: Draft) -> None:
         if draft.exhausted:
             return draft.give_up(text[found:])
         position = read_call(text, found, marks, draft)
-    return say_without(text[position:], marks.around, draft)
+    say_without(text[position:], marks.around, draft)
+    if not draft.attempts and text.rstrip().endswith(marks.around[::2]):
+        draft.break_off(
+            "no call follows the token that opens them" if draft.context.finished else CUT, text.rstrip()[-40:]
+        )
+    return None
 
 
 def say_without(text: str, layout: tuple[str, ...], draft: Draft) -> None:
@@ -47,6 +52,8 @@ def read_call(text: str, opening: int, marks: Marks, draft: Draft) -> int:
     if header is None:
         return read_broken(text, opening, "the call has no name, or no JSON object with its arguments", marks, draft)
     name, call_id = marks.name_of(header, draft)
+    if not name:
+        return read_broken(text, opening, f"the call names no tool, its id is {call_id[:40]!r}", marks, draft)
     try:
         decoded = decode_value(text, header.end(), draft)
     except NotJson as problem:

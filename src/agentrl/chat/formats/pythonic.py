@@ -9,9 +9,10 @@ from agentrl.chat.formats.jsonlike import skip_blanks
 from agentrl.chat.formats.literals import LiteralError, Literals
 from agentrl.types import CallStatus
 
-CALL = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)\s*(?=\()")
-START = re.compile(r"\s*(?:<\|python_start\|>\s*)?\[\s*(?=[^\W\d][\w.]*\s*\()")
-CUT_START = re.compile(r"\s*(?:<\|python_start\|>\s*)?\[\s*[^\W\d][\w.]*\s*\Z")
+CALL = re.compile(r"([^\W\d][\w-]*(?:\.[^\W\d][\w-]*)*)\s*(?=\()")
+"""Names of tools may hold hyphens, which names of Python functions may not."""
+START = re.compile(r"\s*(?:<\|python_start\|>\s*)?\[\s*(?=[^\W\d][\w.-]*\s*\()")
+CUT_START = re.compile(r"\s*(?:<\|python_start\|>\s*)?\[\s*[^\W\d][\w.-]*\s*\Z")
 AFTER = re.compile(r"\s*(?:<\|python_end\|>)?")
 
 

@@ -18,6 +18,11 @@ PARAMETER_LINE = re.compile(r"^[ \t]*<parameter=[^<>\n]*>[ \t]*$", re.MULTILINE)
 NEXT_CALL = re.compile(r"<tool_call>\s*<function=[^<>\n]*>\s*(?:<parameter=|</function>)")
 INTEGER = re.compile(r"[+-]?[0-9]+\Z")
 BOOLEANS = {"true": True, "false": False}
+MAX_SCHEMA_DEPTH = 8
+JSON_TYPES: dict[type, str] = {
+    str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object", type(None): "null",
+}  # fmt: skip
+PARTS = {"properties": "object", "items": "array"}
 
 
 class Unconvertible(Exception):
@@ -114,7 +119,7 @@ def attempt_from(name: str, values: dict[str, str], schema: Mapping[str, Any], r
     properties = schema.get("properties") or {}
     arguments: dict[str, Any] = {}
     for key, text in values.items():
-        types = declared_types(properties.get(key))
+        types = declared_types(properties.get(key), schema)
         if not types or "string" in types:
             arguments[key] = text
         elif text.strip():
@@ -125,16 +130,33 @@ def attempt_from(name: str, values: dict[str, str], schema: Mapping[str, Any], r
     return Attempt(name=name, arguments=arguments)
 
 
-def declared_types(schema: Any) -> set[str]:
-    """Type names a property allows; empty when it declares none."""
-    if not isinstance(schema, Mapping):
+def declared_types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """Type names a property allows, references inside ``root`` followed; empty when it declares none."""
+    if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
         return set()
     types = schema.get("type")
     found: set[str] = {types} if isinstance(types, str) else set(types or ())
     for key in ("anyOf", "oneOf", "allOf"):
         for choice in schema.get(key) or ():
-            found |= declared_types(choice)
-    return found
+            found |= declared_types(choice, root, depth + 1)
+    if "$ref" in schema:
+        found |= declared_types(referred(schema["$ref"], root), root, depth + 1)
+    return found or implied_types(schema)
+
+
+def referred(reference: Any, root: Mapping[str, Any]) -> Any:
+    """What ``#/a/b`` points to in ``root``; None for anything else."""
+    place: Any = root
+    for part in str(reference).removeprefix("#/").split("/"):
+        place = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+    return place
+
+
+def implied_types(schema: Mapping[str, Any]) -> set[str]:
+    """The types of a property's allowed values, or of what it says about its parts, where it names no type."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum") or ()
+    found = {JSON_TYPES[type(value)] for value in values}
+    return found | {name for key, name in PARTS.items() if key in schema}
 
 
 def converted(text: str, types: set[str]) -> Any:
