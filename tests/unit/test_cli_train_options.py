@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -261,7 +262,7 @@ def test_publish_timeout_ends_the_wait_for_an_engine_that_engine_url_names(model
     config.folder.mkdir()
     begun = time.monotonic()
     with pytest.raises(WeightsError, match=url):
-        train_run(config)
+        train_run(config, threading.Event())
     assert time.monotonic() - begun < 20
 
 

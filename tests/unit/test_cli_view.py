@@ -122,7 +122,7 @@ def test_the_table_shows_steps_reward_phase_and_heartbeats(tmp_path: Path) -> No
     assert "100%" in printed
     assert "-0.0123" in printed
     assert "reward ▅▅▅▅▅▅▅▅▅▅▅▅" in printed
-    assert "training   last heartbeats: sampler 2 s, waits for a group" in printed
+    assert "training, 40 steps planned · last heartbeats: sampler 2 s, waits for a group" in printed
 
 
 def test_the_last_table_has_the_newest_steps_and_fits_the_terminal(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentrl.chat import load_renderer
-from agentrl.cli.feed import placed, read_tasks, training_tasks
+from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers
 from agentrl.config import RunConfig
@@ -131,8 +131,7 @@ async def push_own_tasks(config: RunConfig, store: Store) -> None:
     check_scorers(train, config.tasks.train_file)
     check_scorers(held_out, config.tasks.eval_file)
     if train or held_out:
-        slots = config.rollout.eval_generations
-        evaluation = [placed(config, task, Split.EVAL, 0, slots) for task in held_out]
+        evaluation = evaluation_tasks(config, held_out, 0)
         await store.add_tasks([*training_tasks(config, train), *evaluation])
         for split in (Split.TRAIN, Split.EVAL):
             await store.end_stream(split)
