@@ -107,6 +107,19 @@ class TemplateRenderer:
         text = before + self._decode(self._without_end(sampled_ids)) + glue
         return replace(self._after(sampled_ids, self._guard.encode(glue)), prompt_text=text)
 
+    def reply_ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        """The ids a model would have sampled for the last of ``messages``, its end token included, after ``open`` of
+        those before. Raises ``RenderError`` where the template does not write it behind its own generation prompt."""
+        *history, _ = messages
+        prompt = self._render(history, tools)
+        whole = self._render(messages, tools, generate=False)
+        if not whole.startswith(prompt):
+            raise RenderError("the chat template writes this reply otherwise than it asks for it")
+        ids = self._guard.encode(whole[len(prompt) :])
+        if self._turn_end is None or self._turn_end not in ids:
+            raise RenderError("the chat template writes no end token behind this reply")
+        return ids[: ids.index(self._turn_end) + 1]
+
     def _glue(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], new: Sequence[Message], prompt_text: str
     ) -> tuple[str, str] | None:

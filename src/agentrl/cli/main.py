@@ -20,6 +20,8 @@ COMMANDS = {
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
     "node": ("agentrl.cli.node", "engine, sampler and evaluation beside trainers started elsewhere"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
+    "sft": ("agentrl.cli.sft", "supervised training on dialogues with tool calls"),
+    "ask": ("agentrl.cli.ask", "one question, answered with tools, turn by turn"),
     "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
 }
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.run import STOP_GRACE_SECONDS, TRAINING_ENDED, WATCH_SECONDS, play, prepare
 from agentrl.cli.supervise import Supervisor
@@ -23,7 +24,7 @@ from agentrl.store import open_store
 
 
 def main(argv: Sequence[str]) -> int:
-    config = RunConfig.parse(argv, command="node", description=__doc__ or "")
+    config = with_model_folder(RunConfig.parse(argv, command="node", description=__doc__ or ""))
     train, held_out = check_before_start(config)
     asyncio.run(play(config, Console(), train, held_out, with_trainer=False))
     return 0

@@ -35,11 +35,17 @@ def check_before_start(config: RunConfig) -> tuple[list[Task], list[Task]]:
 
 
 def check_model(config: RunConfig) -> None:
-    path = config.model.model_name_or_path
+    check_model_folder(config.model.model_name_or_path)
+
+
+def check_model_folder(path: str) -> None:
     if not path:
         raise ConfigError("a run needs a model: the folder of a Hugging Face model", setting="--model_name_or_path")
     if not (Path(path) / "config.json").is_file():
-        raise ConfigError(f"{path} is not the folder of a model: it has no config.json", setting="--model_name_or_path")
+        raise ConfigError(
+            f"{path} is not the folder of a model: it has no config.json, and no complete checkpoint-N",
+            setting="--model_name_or_path",
+        )
     if not (Path(path) / "tokenizer.json").is_file():
         raise ConfigError(f"{path} has no tokenizer.json (a fast tokenizer)", setting="--model_name_or_path")
 

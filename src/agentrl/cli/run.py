@@ -22,6 +22,7 @@ from rich.console import Console
 from agentrl.cli.evaluation import FIRST_VERSION, EvaluationRounds
 from agentrl.cli.feed import planned_steps, training_tasks
 from agentrl.cli.manifest import write_manifest
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.report import report
 from agentrl.cli.supervise import Supervisor
@@ -44,7 +45,8 @@ T = TypeVar("T")
 
 def main(argv: Sequence[str]) -> int:
     config = RunConfig.parse(with_config_flag(argv), command="run CONFIG", description=__doc__ or "")
-    run(config, Console())
+    console = Console()
+    run(with_model_folder(config, say=console.print), console)
     return 0
 
 

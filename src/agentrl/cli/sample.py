@@ -17,6 +17,7 @@ from functools import partial
 
 from agentrl.chat import load_renderer
 from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
@@ -38,7 +39,7 @@ DRAIN_SECONDS = 10.0
 
 
 def main(argv: Sequence[str]) -> int:
-    config = RunConfig.parse(argv, command="sample", description=__doc__ or "")
+    config = with_model_folder(RunConfig.parse(argv, command="sample", description=__doc__ or ""))
     if not config.run.run_name:
         raise ConfigError("a sampler works for a run: give its name", setting="--run_name")
     asyncio.run(sample(config))

@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from agentrl.chat import load_renderer
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str]) -> int:
-    config = RunConfig.parse(argv, command="serve", description=__doc__ or "")
+    config = with_model_folder(RunConfig.parse(argv, command="serve", description=__doc__ or ""))
     check_model(config)
     asyncio.run(serve_run(config) if config.run.run_name else serve_alone(config))
     return 0

@@ -6,6 +6,7 @@ started elsewhere put into the store.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -13,10 +14,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.exits import tell
 from agentrl.cli.feed import planned_steps, read_tasks
+from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
 from agentrl.config import RunConfig
@@ -40,7 +43,7 @@ ALONE, WITHOUT_ACCELERATE = Launch(), Accelerate()
 
 def main(argv: Sequence[str]) -> int:
     launch, asked = Launch.of(os.environ), take_accelerate(os.environ)
-    config = RunConfig.parse(argv, command="train", description=__doc__ or "")
+    config = with_model_folder(RunConfig.parse(argv, command="train", description=__doc__ or ""))
     if not config.run.run_name:
         raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
     check_model(config)
@@ -174,4 +177,9 @@ def gap_limits(config: RunConfig) -> GapLimits | None:
     from agentrl.trainer.guards import GapLimits
 
     exact = config.engine.engine == "slots" and not config.engine.engine_url and config.model.torch_dtype == "float32"
-    return GapLimits() if exact else None
+    return GapLimits.of_depth(num_layers(config)) if exact else None
+
+
+def num_layers(config: RunConfig) -> int:
+    raw = json.loads((Path(config.model.model_name_or_path) / "config.json").read_text(encoding="utf-8"))
+    return int(raw.get("num_hidden_layers", 2))

@@ -10,10 +10,13 @@ from agentrl.config.groups import (
     RolloutOptions,
     RunOptions,
     ServeOptions,
+    SftOptimOptions,
+    SftOptions,
     TaskOptions,
     ToolOptions,
 )
 from agentrl.config.run import RunConfig
+from agentrl.config.sft import SftConfig
 
 __all__ = [
     "AlgoOptions",
@@ -26,6 +29,9 @@ __all__ = [
     "RunConfig",
     "RunOptions",
     "ServeOptions",
+    "SftConfig",
+    "SftOptimOptions",
+    "SftOptions",
     "TaskOptions",
     "ToolOptions",
 ]

@@ -189,3 +189,25 @@ class ServeOptions:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(0, "port; 0 takes a free one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftOptions:
+    """Supervised training"""
+
+    train_file: str = option("", "JSONL of dialogues: messages, and tools where they apply")
+    supervise: str = option("all", "learn all replies of a dialogue, or its last one", choices=("all", "last"))
+    num_train_epochs: int = option(3, "how often each dialogue is trained")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftOptimOptions(OptimOptions):
+    """Optimizer"""
+
+    learning_rate: float = option(2e-5, "peak learning rate")
+    lr_scheduler_type: str = option("cosine", "schedule after the warm-up", choices=("constant", "linear", "cosine"))
+    warmup_ratio: float = option(0.03, "warm-up as a part of all steps")
+    max_steps: int = option(-1, "optimizer steps; -1: as many as the dialogues give")
+    per_device_train_batch_size: int = option(1, "dialogues per micro-step and rank")
+    gradient_accumulation_steps: int = option(4, "micro-steps per optimizer step")
+    max_tokens: int = option(21_000, "longest dialogue; longer ones are dropped, counted")
