@@ -225,7 +225,7 @@ def test_a_saved_configuration_is_the_configuration(tmp_path: Path) -> None:
 
 def test_names_are_unique_over_all_groups() -> None:
     config = RunConfig.parse([], command="test")
-    groups = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    groups = config.groups
     assert len(config.flat()) == sum(len(dataclasses.fields(group)) for group in groups)
 
 

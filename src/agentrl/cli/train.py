@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from agentrl.cli.feed import planned_steps, read_tasks
 from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
+from agentrl.cli.start_screen import print_start
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.scoring import load_scorer_module
@@ -33,6 +36,8 @@ def main(argv: Sequence[str]) -> int:
         raise ConfigError("a trainer works for a run: give its name", setting="--run_name")
     check_model(config)
     require_torch()
+    if not config.run.enable_sampling:
+        print_start(Console(), config, None, [])
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
