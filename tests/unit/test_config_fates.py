@@ -1,13 +1,14 @@
 """Every option of the reference, of its scripts and of Hugging Face has one fate, and the parser deals it."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 from transformers import TrainingArguments
 
 from agentrl.config import RunConfig
-from agentrl.config.fates import ANY, FATES, Fate, same_value
+from agentrl.config.fates import ANY, FATES, ROWS, Fate, same_value
 from agentrl.config.run import GROUPS
 from agentrl.errors import ConfigError
 
@@ -58,44 +59,43 @@ def refusal(*argv: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("name", sorted({*REFERENCE, *DESIGN, *HUGGING_FACE}))
-def test_every_name_has_exactly_one_fate(name: str) -> None:
-    assert (name in KEPT) != (name in FATES), name
+@pytest.mark.parametrize("names", [REFERENCE, DESIGN, HUGGING_FACE], ids=["reference", "design", "hugging face"])
+def test_every_name_has_exactly_one_fate(names: list[str]) -> None:
+    assert [name for name in names if (name in KEPT) == (name in FATES)] == []
 
 
 def test_no_name_is_in_the_table_twice_or_kept_as_well() -> None:
-    from agentrl.config.fates import ROWS
-
     assert len(ROWS) == len(FATES)
     assert not FATES.keys() & KEPT.keys()
 
 
-@pytest.mark.parametrize("name", FATES)
-def test_the_parser_deals_each_name_its_fate(name: str) -> None:
-    row = FATES[name]
-    for value in row.taken:
-        assert parse(f"--{name}={value}").asked.notices == ()
-    for value in row.noted:
-        (notice,) = parse(f"--{name}={'1' if row.noted == ANY else value}").asked.notices
-        assert notice == f"{name}: {row.note}"
-    if row.noted != ANY:
-        message = refusal(f"--{name}=something else")
-        assert message.startswith(f"--{name}: ")
-        assert message.endswith(row.instead)
-        assert not row.issue or f"something else is not built yet (owed by {row.issue}): " in message
+def test_the_parser_takes_what_means_the_same_and_tells_what_has_no_effect() -> None:
+    for number in range(max(len(row.taken) for row in FATES.values())):
+        assert (
+            parse(*(f"--{row.name}={row.taken[number]}" for row in FATES.values() if number < len(row.taken)))
+            == parse()
+        )
+    noted = [row for row in FATES.values() if row.noted]
+    for pick in (0, -1):
+        flags = [f"--{row.name}={'1' if row.noted == ANY else row.noted[pick]}" for row in noted]
+        assert parse(*flags).asked.notices == tuple(f"{row.name}: {row.note}" for row in noted)
 
 
-@pytest.mark.parametrize("row", FATES.values(), ids=lambda row: row.name)
-def test_a_row_says_what_to_do_unless_all_is_accepted(row) -> None:  # noqa: ANN001
-    assert row.noted == ANY or len(row.instead) > 10
-    assert row.issue in ("", *"surface ledger-1 ledger-2 rollouts trainer engines agentdock release".split())
-    assert (row.fate is Fate.OWED) == bool(row.issue)
-    assert len(row.instead) <= 90
+@pytest.mark.parametrize("name", [row.name for row in FATES.values() if row.noted != ANY])
+def test_the_parser_refuses_any_other_value_with_the_way_out(name: str) -> None:
+    row, message = FATES[name], refusal(f"--{name}=something else")
+    owed = f"something else is not built yet (owed by {row.issue}): " if row.issue else ""
+    assert message == f"--{name}: {owed}{row.instead}"
+
+
+def test_a_row_says_what_to_do_unless_all_is_accepted() -> None:
+    issues = "surface ledger-1 ledger-2 rollouts trainer engines agentdock release".split()
+    for row in FATES.values():
+        assert row.noted == ANY or 10 < len(row.instead) <= 90, row.name
+        assert (row.issue in issues) == (row.fate is Fate.OWED), row.name
 
 
 def test_an_option_named_as_the_way_out_exists() -> None:
-    import re
-
     for row in FATES.values():
         for name in re.findall(r"--(\w+)", row.instead + row.note):
             assert name in KEPT or name in FATES, f"{row.name} names {name}"

@@ -73,7 +73,7 @@ def parse_options(
     parsed = vars(parser.parse_args([*expanded, *flags]))
     given = {name for name, value in parsed.items() if value is not None}
     own = {group: [field.name for field in dataclasses.fields(group)] for group in groups}
-    lines = [others[name].judge(" ".join(parsed[name]) or "true") for name in others if name in given]
+    lines = [others[name].judge(" ".join(parsed[name]) if parsed[name] else "true") for name in others if name in given]
     return Parsed(
         values={group: {name: unset_none(parsed[name]) for name in own[group] if name in given} for group in groups},
         notices=tuple(line for line in lines if line),
