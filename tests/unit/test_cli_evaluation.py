@@ -168,3 +168,15 @@ def test_without_eval_steps_no_round_falls_due(tmp_path: Path) -> None:
         assert await store.count("task", split=Split.EVAL) == 0
 
     with_store(config, scenario)
+
+
+def test_nothing_is_evaluated_without_held_out_tasks(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--eval_steps=1")
+
+    async def scenario(store: Store) -> None:
+        rounds = EvaluationRounds(store, config, [], Telemetry([]))
+        await store.publish_version(version_of(1))
+        assert await asyncio.wait_for(rounds.play(version_of(1)), 5) is None
+        assert await store.count("task", split=Split.EVAL) == 0
+
+    with_store(config, scenario)

@@ -68,20 +68,19 @@ def test_engine_slots_are_decoded_together(tmp_path: Path, slots: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_torch_dtype_is_that_of_the_served_weights(tmp_path: Path, name: str) -> None:
-    async def dtypes(engine: Any) -> set[torch.dtype]:
-        return {parameter.dtype for parameter in engine._model.parameters()}
+def test_torch_dtype_is_that_of_the_served_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("agentrl.engine.slots.SlotEngine", lambda model, **options: model)
+    served: Any = build_engine(configured(tmp_path, f"--torch_dtype={name}"), version=0)
+    assert {parameter.dtype for parameter in served.parameters()} == {getattr(torch, name)}
 
-    assert asked(configured(tmp_path, f"--torch_dtype={name}"), dtypes) == {getattr(torch, name)}
 
-
-def test_device_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_taken_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [pick_device(name) for name in ("auto", "cpu", "cuda:1")] == ["cuda", "cpu", "cuda:1"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == "cpu"
     with pytest.raises(ConfigError, match="--device: cuda:1 was asked for"):
-        pick_device("cuda:1")
+        build_engine(configured(tmp_path, "--device=cuda:1"), version=0)
 
 
 def test_host_port_and_model_name_are_what_the_run_is_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 
 from agentrl.chat import load_renderer
 from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
-from agentrl.cli.preflight import check_scorers
+from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.pool import EnginePool
@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def sample(config: RunConfig) -> None:
+    check_tools(config)
     load_scorer_module(config.tasks.scorer_module)
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
