@@ -9,6 +9,8 @@ from transformers import TrainingArguments
 
 from agentrl.config import RunConfig
 from agentrl.config.fates import ANY, FATES, ROWS, Fate, same_value
+from agentrl.config.pages import DOCS, from_reference, options_owed
+from agentrl.config.reference import THEIRS
 from agentrl.config.run import GROUPS
 from agentrl.errors import ConfigError
 
@@ -242,3 +244,34 @@ def test_max_concurrent_samples_per_process_and_target_concurrency_bound_togethe
     assert parse("--target_concurrency=16").concurrency == 16
     assert parse("--target_concurrency=16", "--max_concurrent_samples_per_process=4").concurrency == 4
     assert parse("--target_concurrency=2", "--max_concurrent_samples_per_process=4").concurrency == 2
+
+
+# --- Pages -------------------------------------------------------------------------------------------------------
+
+
+def test_the_pages_of_fates_are_up_to_date() -> None:
+    for name, page in (("from_reference.md", from_reference()), ("options-owed.md", options_owed())):
+        assert (DOCS / name).read_text(encoding="utf-8") == page, "run `python -m agentrl.config.pages`"
+
+
+def test_every_kept_option_of_the_reference_has_its_default_there() -> None:
+    assert [name for name in REFERENCE if name in KEPT and name not in THEIRS] == []
+    assert [name for name in THEIRS if name not in KEPT] == []
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_default_that_differs_has_a_reason_and_no_other_has_one(name: str) -> None:
+    field, theirs = KEPT[name], THEIRS[name].default
+    here = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+    nothing = (None, "", [], {}, "all")
+    same = here == theirs or (here in nothing and theirs in nothing)
+    reworded = {"db_connection_string", "max_steps", "min_turns", "preferred_sampling_params", "train_file"}
+    assert same != bool(THEIRS[name].reason) or name in reworded, f"{name}: there {theirs!r}, here {here!r}"
+
+
+def test_defaults_that_hugging_face_gives_are_those_of_the_installed_version() -> None:
+    theirs = {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    later = {"learning_rate", "gradient_checkpointing"}  # the reference's own, and none where it was false before
+    assert {name: THEIRS[name].default for name in THEIRS.keys() & theirs.keys() - later} == {
+        name: theirs[name] for name in THEIRS.keys() & theirs.keys() - later
+    }

@@ -26,6 +26,9 @@ TRUE, FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            stray = message.removeprefix("unrecognized arguments: ")
+            raise ConfigError(f"{stray} belongs to no option: a value follows its --OPTION")
         option, _, text = message.removeprefix("argument ").partition(": ")
         raise ConfigError(text, setting=option) if text else ConfigError(message)
 

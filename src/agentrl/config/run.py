@@ -172,6 +172,15 @@ def check(config: RunConfig) -> None:
         )
     if (config.engine.engine == "scripted") != bool(config.engine.engine_script):
         raise ConfigError("--engine scripted and --engine_script need each other", setting="--engine_script")
+    if (
+        config.algo.skip_length_normalization
+        and config.algo.token_level_loss
+        and config.algo.loss_calculater != "DR_GRPO"
+    ):
+        raise ConfigError(
+            "has no effect on a token-level loss: add --token_level_loss false, or leave it out",
+            setting="--skip_length_normalization",
+        )
     if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
         raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
 
