@@ -143,7 +143,8 @@ LATEX = st.recursive(
     content=st.lists(LATEX, min_size=1, max_size=4).map(" ".join), before=st.sampled_from(["", "\\boxed{1} or ", "{"])
 )
 def test_a_box_gives_back_its_content(content: str, before: str) -> None:
-    assert extract_answer(f"{before}$\\boxed{{{content}}}$.", schema="boxed") == (content.strip() or None)
+    earlier = "1" if "boxed" in before else None
+    assert extract_answer(f"{before}$\\boxed{{{content}}}$.", schema="boxed") == (content.strip() or earlier)
 
 
 @pytest.mark.parametrize("filler", ["x", "\n", "</tool_call>", "</function>\n", "<parameter=b>x", "</parameter>"])

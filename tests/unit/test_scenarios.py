@@ -8,21 +8,18 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from rollout_help import Model, a_task, answer, call, play
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "contract"))
 
-from agentrl.engine.draw import Draws, draw
 from store_documents import must_claim, publish, record, row, tasks, turn
 
 from agentrl.chat import parse_reply
 from agentrl.scoring import MCPScorerFactory
 from agentrl.store import Admission
 from agentrl.store.sqlite import SqliteStore
-from agentrl.types import CallStatus, GroupVerdict, Outcome, Sampling
+from agentrl.types import CallStatus, GroupVerdict, Outcome
 from agenttoleap.stats import summarize
 
 DELAYS_SECONDS = (0.0, 0.0, 0.002, 0.02)
@@ -37,22 +34,6 @@ def test_an_unfinished_call_is_not_run_whatever_the_server_says_of_its_end(finis
         (call,) = parse_reply(whole[:cut], format="qwen", finish_reason=finish_reason).calls
         assert call.status is CallStatus.MALFORMED
         assert call.arguments is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.7}, {"temperature": 0.6, "top_k": 4}],
-)
-def test_the_log_prob_is_that_of_the_distribution_the_token_was_drawn_from(options: dict) -> None:
-    """sc-014: what changes the distribution changes the log-prob with it."""
-    num, sampling = 20_000, Sampling(max_new_tokens=1, **options)
-    logits = torch.linspace(-1.5, 1.5, 6)
-    draws = Draws(seed=5)
-    ids, logprobs = draw(logits.repeat(num, 1), [sampling] * num, [draws.next() for _ in range(num)])
-    seen, said = Counter(ids.tolist()), dict(zip(ids.tolist(), logprobs.tolist(), strict=True))
-    assert sum(np.exp(logprob) for logprob in said.values()) == pytest.approx(1, abs=1e-5)
-    for token, logprob in said.items():
-        assert seen[token] / num == pytest.approx(np.exp(logprob), abs=0.015)
 
 
 @pytest.mark.parametrize(
