@@ -81,6 +81,7 @@ class MaskCause(IntEnum):
     FORCED = 2
     NO_LOGPROB = 3
     CANCELLED = 4
+    FILTERED = 5
 
 
 # --- Tools and replies -------------------------------------------------------------------------------------------

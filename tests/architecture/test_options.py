@@ -22,6 +22,7 @@ CHECKPOINT = "unit/test_trainer_checkpoint.py::"
 SERVE = "unit/test_cli_serve_options.py::"
 TRAIN = "unit/test_cli_train_options.py::"
 VIEW = "unit/test_cli_view.py::"
+FILTERS = "unit/test_config_filters.py::"
 WEIGHTS = TRAIN + "test_it_changes_the_weights_after_three_steps[{}]"
 
 EFFECTS = {
@@ -55,6 +56,9 @@ EFFECTS = {
     "repetition_early_stop_times": ROLLOUT + "test_repetition_early_stop_times_ends_an_episode_that_repeats_itself",
     "max_silent_turns": ROLLOUT + "test_max_silent_turns_ends_an_episode_without_call_and_answer",
     "target_concurrency": ROLLOUT + "test_target_concurrency_bounds_the_episodes_at_once",
+    "max_concurrent_samples_per_process": FILTERS
+    + "test_max_concurrent_samples_per_process_bounds_the_episodes_at_once",
+    "resample_error_records": FILTERS + "test_resample_error_records_plays_a_broken_slot_again",
     "max_attempts": ROLLOUT + "test_max_attempts_bounds_the_attempts_at_a_broken_slot",
     "group_deadline": ROLLOUT + "test_group_deadline_abandons_stragglers",
     "scorer_timeout": ROLLOUT + "test_scorer_timeout_leaves_a_slow_answer_unscored",
@@ -65,10 +69,14 @@ EFFECTS = {
     "max_staleness": ROLLOUT + "test_max_staleness_bounds_the_groups_that_start_before_a_step",
     "drop_staleness": TRAIN + "test_staleness_order_and_groups_are_asked_of_the_store",
     "sync_sampling": TRAIN + "test_staleness_order_and_groups_are_asked_of_the_store",
+    "preset": FILTERS + "test_preset_sets_what_is_recommended_and_what_is_given_wins",
     "loss_calculater": WEIGHTS.format("loss_calculater"),
     "advantage_estimator": ROLLOUT + "test_adv_scaling_and_advantage_estimator_reach_the_rows",
     "drop_zero_advantage": ROLLOUT + "test_drop_zero_advantage_decides_whether_equal_scores_are_trained",
     "adv_scaling": ROLLOUT + "test_adv_scaling_and_advantage_estimator_reach_the_rows",
+    "minimal_advantage": FILTERS + "test_minimal_advantage_leaves_out_what_is_lower_and_zero_is_a_value",
+    "skip_non_positive_advantage": FILTERS + "test_skip_non_positive_advantage_trains_what_is_above_zero",
+    "min_turns": FILTERS + "test_min_turns_leaves_out_right_answers_in_fewer_calls",
     "epsilon": WEIGHTS.format("epsilon"),
     "epsilon_higher": WEIGHTS.format("epsilon_higher"),
     "token_level_loss": WEIGHTS.format("token_level_loss"),

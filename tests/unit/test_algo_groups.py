@@ -55,8 +55,8 @@ def test_fewer_than_two_valid_members_abandon_the_group(scores: tuple[float | No
 
 def test_malformed_and_repeating_turns_get_at_most_zero_and_failed_tools_do_not_count() -> None:
     flags = [[], [Flag.FORMAT_ERROR], [Flag.REPEAT_ERROR], [Flag.TOOL_FAILED], [Flag.SUMMARY]]
-    assert turn_advantages(0.5, flags) == [0.5, 0.0, 0.0, 0.5, 0.5]
-    assert turn_advantages(-0.5, flags) == [-0.5] * 5
+    assert turn_advantages(0.5, flags, AlgoOptions()) == [0.5, 0.0, 0.0, 0.5, 0.5]
+    assert turn_advantages(-0.5, flags, AlgoOptions()) == [-0.5] * 5
 
 
 def test_an_unknown_estimator_is_refused_with_the_known_ones() -> None:

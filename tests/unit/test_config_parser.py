@@ -116,7 +116,7 @@ def test_a_flag_sets_its_option_and_nothing_else(words: list[str], changed: dict
         (["--sampling", "[1]"], "--sampling: invalid JSON mapping value: '[1]'"),
         (["--loss", "PPO"], "--loss_calculater/--loss: invalid choice: 'PPO' (choose from "),
         (["--tools", "a", "--tools", "b"], "--tools: is given twice: put all its values after one"),
-        (["stray"], "unrecognized arguments: stray"),
+        (["stray"], "stray belongs to no option: a value follows its --OPTION"),
         (["--config"], "--config: expects the path of a YAML file"),
         (["--config", "--steps"], "--config: expects the path of a YAML file"),
     ],
@@ -225,7 +225,7 @@ def test_a_saved_configuration_is_the_configuration(tmp_path: Path) -> None:
 
 def test_names_are_unique_over_all_groups() -> None:
     config = RunConfig.parse([], command="test")
-    groups = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    groups = config.groups
     assert len(config.flat()) == sum(len(dataclasses.fields(group)) for group in groups)
 
 

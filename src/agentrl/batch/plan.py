@@ -236,6 +236,6 @@ def plan_metrics(
     }
     if num_ages:
         metrics["batch/max_age"] = Max(float(max(age.max() for age in ages)))
-    for cause in (MaskCause.FORCED, MaskCause.NO_LOGPROB, MaskCause.CANCELLED):
+    for cause in (MaskCause.FORCED, MaskCause.NO_LOGPROB, MaskCause.CANCELLED, MaskCause.FILTERED):
         metrics[f"batch/{cause.name.lower()}_tokens"] = Sum(causes[int(cause)])
     return metrics

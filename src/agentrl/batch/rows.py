@@ -16,13 +16,15 @@ def build_row(
     slot: int,
     record: str,
     turns: Sequence[DispatchedSamplingTask],
-    turn_advantages: Sequence[float],
+    turn_advantages: Sequence[float | None],
     reward: float = 0.0,
 ) -> DBRecordData:
-    """Lay out ``turns`` one after the other; ``turn_advantages`` is parallel to ``turns``.
+    """Lay out ``turns`` one after the other; ``turn_advantages`` is parallel to ``turns``, None for a turn that an
+    option filters out.
 
     Each sampled token appears once, so it is trained once however many later turns share it as context. A turn that was
-    cancelled or failed, or lacks a finite log-prob for each token, stays as context with its cause in ``mask``.
+    cancelled or failed, is filtered out, or lacks a finite log-prob for each token, stays as context with its cause in
+    ``mask``.
     Raise ``SampleError`` for a parent that is not there and for trained tokens without a weight version.
     """
     if len(turns) != len(turn_advantages):
@@ -38,7 +40,7 @@ def build_row(
     spans: list[TurnSpan] = []
     for turn, advantage in ordered:
         start, num_context, num_sampled = len(token_ids), len(turn.prompt_ids_delta), len(turn.token_ids)
-        cause = cause_of(turn)
+        cause = cause_of(turn, advantage)
         trained = cause is MaskCause.SAMPLED
         token_ids += [*turn.prompt_ids_delta, *turn.token_ids]
         mask += [int(MaskCause.CONTEXT)] * num_context + [int(cause)] * num_sampled
@@ -49,7 +51,7 @@ def build_row(
                 start=start,
                 end=len(token_ids),
                 parent=parent_index(turn, index_of),
-                advantage=advantage,
+                advantage=advantage or 0.0,
                 temperature=turn.sampling.temperature,
             )
         )
@@ -70,10 +72,12 @@ def build_row(
     )
 
 
-def cause_of(turn: DispatchedSamplingTask) -> MaskCause:
+def cause_of(turn: DispatchedSamplingTask, advantage: float | None) -> MaskCause:
     """Why the sampled tokens of a turn are or are not trained."""
     if turn.status != "completed":
         return MaskCause.CANCELLED
+    if advantage is None:
+        return MaskCause.FILTERED
     complete = len(turn.logprobs) == len(turn.token_ids) and all(math.isfinite(value) for value in turn.logprobs)
     return MaskCause.SAMPLED if complete else MaskCause.NO_LOGPROB
 

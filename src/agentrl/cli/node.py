@@ -17,6 +17,7 @@ from rich.console import Console
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.run import STOP_GRACE_SECONDS, TRAINING_ENDED, WATCH_SECONDS, play, prepare
+from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.config import RunConfig
 from agentrl.errors import Interrupted, ProcessDied
@@ -34,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
 def sampling_node(config: RunConfig, stop: threading.Event) -> Iterator[None]:
     """A node beside this trainer. Its death sets ``stop`` and is raised as ``ProcessDied``; when the trainer is done
     the last evaluation is waited for."""
-    prepare(config)
+    train, held_out = prepare(config)
+    print_start(Console(), config, train, held_out)
     supervisor = Supervisor(config.folder / "logs", env={})
     arguments = ["node", "--config", str(config.folder / "config.yaml")]
     supervisor.start("node", arguments, num_threads=1, expected_to_end=True, shows=True)

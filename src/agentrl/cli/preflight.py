@@ -13,6 +13,7 @@ from agentrl.cli.feed import read_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.scoring import load_scorer_module, require_scorer
+from agentrl.store import open_store
 from agentrl.tools.sources import parse_sources
 from agentrl.types import Task
 
@@ -43,7 +44,8 @@ def check_model_folder(path: str) -> None:
         raise ConfigError("a run needs a model: the folder of a Hugging Face model", setting="--model_name_or_path")
     if not (Path(path) / "config.json").is_file():
         raise ConfigError(
-            f"{path} is not the folder of a model: it has no config.json, and no complete checkpoint-N",
+            f"{path} is not the folder of a model: it has no config.json, and no complete checkpoint-N "
+            "(download a model of a hub first)",
             setting="--model_name_or_path",
         )
     if not (Path(path) / "tokenizer.json").is_file():
@@ -53,8 +55,12 @@ def check_model_folder(path: str) -> None:
 def check_training(config: RunConfig) -> None:
     """What the trainer refuses, before others were started for it."""
     reduction_of(config.algo_options)
+    open_store(config.store_url, run=config.run.run_name)
     if config.model.torch_dtype != "float32":
-        raise ConfigError("training computes in float32: leave the option out", setting="--torch_dtype")
+        raise ConfigError(
+            "training computes in float32 (bfloat16 is not built yet, and slower on a CPU): leave the option out",
+            setting="--torch_dtype",
+        )
     resume = config.run.resume_from_checkpoint
     if resume not in ("", "auto") and not Path(resume).is_dir():
         raise ConfigError(f"no such folder: {resume}; auto takes the newest", setting="--resume_from_checkpoint")

@@ -25,6 +25,7 @@ from agentrl.cli.manifest import write_manifest
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.report import report
+from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.cli.view import MetricsTail, RunView
 from agentrl.config import RunConfig
@@ -59,6 +60,7 @@ def with_config_flag(argv: Sequence[str]) -> list[str]:
 
 def run(config: RunConfig, console: Console) -> None:
     train, held_out = prepare(config)
+    print_start(console, config, train, held_out)
     asyncio.run(play(config, console, train, held_out, with_trainer=True))
 
 

@@ -95,7 +95,7 @@ def build_sampler(
         toolset=toolset,
         rollout_options=options,
         algo_options=config.algo,
-        episode_slots=asyncio.Semaphore(options.target_concurrency),
+        episode_slots=asyncio.Semaphore(config.concurrency),
         servers=config.tools.mcp_server_name or None,
         default_prompt=config.tasks.default_prompt,
         seed=config.run.seed,
@@ -105,7 +105,7 @@ def build_sampler(
     return MCPSampler(
         runner,
         Worker(id=f"sampler/{host}/{os.getpid()}/{time.time_ns()}", kind="sampler", host=host, pid=os.getpid()),
-        num_workers=math.ceil(options.target_concurrency / options.num_generations),
+        num_workers=math.ceil(config.concurrency / options.num_generations),
         admission=Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness),
     )
 

@@ -17,11 +17,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from agentrl.cli.exits import tell
 from agentrl.cli.feed import planned_steps, read_tasks
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
+from agentrl.cli.start_screen import print_start
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.parallel import Launch
@@ -50,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
     launch.require_size(config.optim.data_parallel_size)
     launch.require_store(config.store_url)
     require_torch()
+    if not config.run.enable_sampling and launch.rank == 0:
+        print_start(Console(), config, None, [])
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -20,9 +20,9 @@ from agentrl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What an option takes: ``plain`` is its type, ``optional`` says that none is a value too."""
+    """What an option takes: ``plain`` is its type or ``Any``, ``optional`` says that none is a value too."""
 
-    plain: type
+    plain: Any
     optional: bool
 
 
@@ -66,7 +66,9 @@ def entries(loader: yaml.SafeLoader, path: Path) -> list[tuple[yaml.Node, yaml.N
 
 
 def as_flags(name: str, node: yaml.Node, value: Any, kind: Kind, where: str) -> list[str]:
-    if kind.plain is dict and isinstance(value, dict):
+    if kind.plain is Any and isinstance(value, list):
+        return [f"--{name}={','.join(map(str, value))}"]
+    if kind.plain in (dict, Any) and isinstance(value, dict):
         return [f"--{name}={as_json(name, value, where)}"]
     if kind.plain is list and isinstance(node, yaml.SequenceNode):
         if not all(isinstance(item, yaml.ScalarNode) for item in node.value):

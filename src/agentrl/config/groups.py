@@ -72,7 +72,9 @@ class RolloutOptions:
     repetition_early_stop_times: int = option(-1, "end an episode after so many repeats of a reply; -1: never")
     max_silent_turns: int = option(2, "replies without call and answer before an episode ends")
     target_concurrency: int = option(32, "episodes running at once in one sampler")
+    max_concurrent_samples_per_process: int = option(0, "a further bound of the same; 0: target_concurrency alone")
     max_attempts: int = option(3, "attempts at a slot whose episode broke")
+    resample_error_records: bool = option(True, "false: a slot whose episode broke is not played again")
     group_deadline: float = option(
         300.0, "seconds after the first finish of a group until its stragglers are abandoned"
     )
@@ -102,6 +104,11 @@ class AsyncOptions:
 class AlgoOptions:
     """Algorithm"""
 
+    preset: str = option(
+        "none",
+        "recommended set of a loss ; settings that are given win",
+        choices=("none", "grpo", "minirl", "gspo", "cispo", "dapo"),
+    )
     loss_calculater: str = option(
         "GRPO",
         "loss",
@@ -115,6 +122,9 @@ class AlgoOptions:
     )
     drop_zero_advantage: bool = option(True, "groups whose scores are all equal are not trained")
     adv_scaling: float = option(1.0, "multiplies every advantage")
+    minimal_advantage: float | None = option(None, "turns with a lower advantage are not trained; default: no limit")
+    skip_non_positive_advantage: bool = option(False, "turns whose advantage is 0 or less are not trained")
+    min_turns: int = option(1, "right answers in fewer model calls than this are not trained")
     epsilon: float = option(0.2, "lower bound of the ratio: 1 - epsilon")
     epsilon_higher: float = option(0.1, "upper bound of the ratio: 1 + epsilon + epsilon_higher")
     token_level_loss: bool = option(True, "every token of a step weighs the same; false: every episode")

@@ -13,8 +13,10 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
+from agentrl.config.fates import Row
 from agentrl.config.file import Kind, flags_of_file
 from agentrl.config.names import nearest
 from agentrl.errors import ConfigError
@@ -24,26 +26,61 @@ TRUE, FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            stray = message.removeprefix("unrecognized arguments: ")
+            raise ConfigError(f"{stray} belongs to no option: a value follows its --OPTION")
         option, _, text = message.removeprefix("argument ").partition(": ")
         raise ConfigError(text, setting=option) if text else ConfigError(message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """``values`` by group and name, only of what was given; ``notices`` are the lines of accepted names without
+    effect."""
+
+    values: dict[type, dict[str, Any]]
+    notices: tuple[str, ...]
+
+    def build(self) -> dict[type, Any]:
+        """Instances by group; what was not given has its default."""
+        return {group: group(**values) for group, values in self.values.items()}
+
+    @property
+    def given(self) -> frozenset[str]:
+        return frozenset(name for values in self.values.values() for name in values)
 
 
 def parse_groups(
     groups: Sequence[type], argv: Sequence[str], *, command: str, description: str = ""
 ) -> dict[type, Any]:
     """Instances by group; raise ``ConfigError`` that names the option or the file's key."""
+    return parse_options(groups, argv, command=command, description=description).build()
+
+
+def parse_options(
+    groups: Sequence[type],
+    argv: Sequence[str],
+    *,
+    command: str,
+    description: str = "",
+    others: Mapping[str, Row] = MappingProxyType({}),
+) -> Parsed:
+    """As ``parse_groups``, and each of ``others`` that is given is accepted or refused by its row."""
     parser = build_parser(groups, command=command, description=description)
+    for name in others:
+        parser.add_argument(f"--{name}", nargs="*", help=argparse.SUPPRESS)
     kinds = kinds_of(groups)
     words, files = without_config(argv)
-    flags = refuse_repeated(fold(words, kinds), kinds)
-    expanded = [flag for path in files for flag in flags_of_file(path, kinds)]
-    values = vars(parser.parse_args([*expanded, *flags]))
-    given = {name for name, value in values.items() if value is not None}
-    built = {}
-    for group in groups:
-        own = {field.name for field in dataclasses.fields(group)}
-        built[group] = group(**{name: unset_none(values[name]) for name in own & given})
-    return built
+    flags = refuse_repeated(fold(words, kinds, others), kinds)
+    expanded = [flag for path in files for flag in flags_of_file(path, {**kinds_of_others(others), **kinds})]
+    parsed = vars(parser.parse_args([*expanded, *flags]))
+    given = {name for name, value in parsed.items() if value is not None}
+    own = {group: [field.name for field in dataclasses.fields(group)] for group in groups}
+    lines = [others[name].judge(" ".join(parsed[name]) if parsed[name] else "true") for name in others if name in given]
+    return Parsed(
+        values={group: {name: unset_none(parsed[name]) for name in own[group] if name in given} for group in groups},
+        notices=tuple(line for line in lines if line),
+    )
 
 
 def build_parser(groups: Sequence[type], *, command: str, description: str) -> argparse.ArgumentParser:
@@ -92,6 +129,11 @@ def kinds_of(groups: Sequence[type]) -> dict[str, Kind]:
         hints = typing.get_type_hints(group)
         found |= {name: plain_type(hints[field.name]) for field in dataclasses.fields(group) for name in names(field)}
     return found
+
+
+def kinds_of_others(others: Mapping[str, Row]) -> dict[str, Kind]:
+    """Any text is read, so that the row can say what becomes of it."""
+    return {name: Kind(plain=Any, optional=True) for name in others}
 
 
 def plain_type(annotation: Any) -> Kind:
@@ -160,7 +202,7 @@ def without_config(argv: Sequence[str]) -> tuple[list[str], list[Path]]:
     return words, files
 
 
-def fold(words: Sequence[str], known: Mapping[str, Kind]) -> list[str]:
+def fold(words: Sequence[str], known: Mapping[str, Kind], others: Mapping[str, Row]) -> list[str]:
     """Dashes inside names become underscores; raise on a flag nobody knows."""
     folded = []
     for word in words:
@@ -169,8 +211,8 @@ def fold(words: Sequence[str], known: Mapping[str, Kind]) -> list[str]:
             continue
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("-", "_")
-        if name not in known and name != "help":
-            raise ConfigError(f"unknown option{nearest(name, known, prefix='--')}", setting=flag)
+        if name not in known and name not in others and name != "help":
+            raise ConfigError(f"unknown option{nearest(name, {**known, **others}, prefix='--')}", setting=flag)
         folded.append(f"--{name}{equals}{value}")
     return folded
 

@@ -7,10 +7,11 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from agentrl.config.fates import FATES
 from agentrl.config.groups import (
     AlgoOptions,
     AsyncOptions,
@@ -24,10 +25,19 @@ from agentrl.config.groups import (
     TaskOptions,
     ToolOptions,
 )
-from agentrl.config.parser import parse_groups
+from agentrl.config.parser import parse_options
+from agentrl.config.presets import with_preset
 from agentrl.errors import ConfigError
 
 KNOWN_SAMPLING = {"temperature", "top_p", "top_k"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How a configuration came about: the options that were given, and the lines of those without effect."""
+
+    given: frozenset[str] = frozenset()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +53,20 @@ class RunConfig:
     checkpoint: CheckpointOptions
     engine: EngineOptions
     serve: ServeOptions
+    asked: Asked = field(default=Asked(), compare=False)
 
     @classmethod
     def parse(cls, argv: Sequence[str], *, command: str, description: str = "") -> Self:
         """Raise ``ConfigError`` naming the option for anything that cannot work, before anything starts."""
-        groups = {f.name: group for f, group in zip(dataclasses.fields(cls), GROUPS, strict=True)}
-        built = parse_groups(list(groups.values()), argv, command=command, description=description)
+        parsed = parse_options(GROUPS, argv, command=command, description=description, others=FATES)
+        built = with_preset(parsed.build(), parsed.given)
+        built[RolloutOptions] = with_attempts(built[RolloutOptions], parsed.given)
         optim = built[OptimOptions]
         size = optim.data_parallel_size or launched_ranks()
         built[OptimOptions] = dataclasses.replace(optim, data_parallel_size=size)
-        config = cls(**{name: built[group] for name, group in groups.items()})
+        names = (f.name for f in dataclasses.fields(cls))
+        groups = dict(zip(names, (built[group] for group in GROUPS), strict=False))
+        config = cls(**groups, asked=Asked(given=parsed.given, notices=parsed.notices))
         check(config)
         return config
 
@@ -93,10 +107,19 @@ class RunConfig:
     def evaluates(self) -> bool:
         return bool(self.tasks.eval_file) and self.checkpoint.eval_strategy != "no"
 
+    @property
+    def groups(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "asked")
+
+    @property
+    def concurrency(self) -> int:
+        """Episodes running at once in one sampler."""
+        bound = self.rollout.max_concurrent_samples_per_process or self.rollout.target_concurrency
+        return min(bound, self.rollout.target_concurrency)
+
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
-        groups = [getattr(self, f.name) for f in dataclasses.fields(self)]
-        return {f.name: getattr(group, f.name) for group in groups for f in dataclasses.fields(group)}
+        return {f.name: getattr(group, f.name) for group in self.groups for f in dataclasses.fields(group)}
 
     def save(self, path: Path) -> None:
         import yaml
@@ -120,6 +143,18 @@ GROUPS = (
 )
 
 
+def with_attempts(options: RolloutOptions, given: frozenset[str]) -> RolloutOptions:
+    """One attempt without ``resample_error_records``."""
+    if options.resample_error_records:
+        return options
+    if "max_attempts" in given and options.max_attempts > 1:
+        raise ConfigError(
+            f"resample_error_records false means 1, not {options.max_attempts}: leave one of the two out",
+            setting="--max_attempts",
+        )
+    return dataclasses.replace(options, max_attempts=1)
+
+
 def check(config: RunConfig) -> None:
     """Refuse what cannot work, naming the option and the way out."""
     check_ranges(config)
@@ -137,6 +172,15 @@ def check(config: RunConfig) -> None:
     check_batch(config)
     if (config.engine.engine == "scripted") != bool(config.engine.engine_script):
         raise ConfigError("--engine scripted and --engine_script need each other", setting="--engine_script")
+    if (
+        config.algo.skip_length_normalization
+        and config.algo.token_level_loss
+        and config.algo.loss_calculater != "DR_GRPO"
+    ):
+        raise ConfigError(
+            "has no effect on a token-level loss: add --token_level_loss false, or leave it out",
+            setting="--skip_length_normalization",
+        )
     if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
         raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
 
@@ -177,11 +221,12 @@ POSITIVE = (
     "num_train_epochs eval_generations max_turns max_new_tokens max_prompt_tokens episode_timeout max_silent_turns "
     "target_concurrency max_attempts group_deadline scorer_timeout tool_timeout tool_result_limit learning_rate "
     "per_device_train_batch_size gradient_accumulation_steps max_tokens save_steps engine_slots publish_timeout "
-    "wait_timeout logging_steps max_grad_norm adam_epsilon adv_scaling importance_weight_cap_ratio"
+    "wait_timeout logging_steps min_turns max_grad_norm adam_epsilon adv_scaling importance_weight_cap_ratio"
 ).split()
 NOT_NEGATIVE = (
     "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "
-    "max_tokens_per_microbatch save_total_limit max_context eval_steps loss_constant cispo_cap_low"
+    "max_concurrent_samples_per_process max_tokens_per_microbatch save_total_limit max_context eval_steps "
+    "loss_constant cispo_cap_low"
 ).split()
 BELOW_ONE = ("adam_beta1", "adam_beta2")
 

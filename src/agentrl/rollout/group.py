@@ -147,7 +147,10 @@ class GroupRunner:
 
     async def _judge(self, claim: Claim, records: Mapping[int, Record]) -> tuple[GroupVerdict, list[DBRecordData]]:
         """Verdict over the whole group, and the rows it makes trainable (none outside the train split)."""
-        members = [GroupMember(slot=slot, score=trusted_score(record)) for slot, record in sorted(records.items())]
+        members = [
+            GroupMember(slot=slot, score=trusted_score(record), num_turns=record.num_turns)
+            for slot, record in sorted(records.items())
+        ]
         if claim.task.split is not Split.TRAIN:
             return GroupVerdict(slots={m.slot: "evaluation" for m in members}, status=TaskStatus.COMPLETED), []
         verdict = judge_group(members, self.algo_options)
@@ -163,7 +166,7 @@ class GroupRunner:
             slot=record.slot,
             record=record.id,
             turns=turns,
-            turn_advantages=turn_advantages(advantage, [turn.flags for turn in turns]),
+            turn_advantages=turn_advantages(advantage, [turn.flags for turn in turns], self.algo_options),
             reward=record.score or 0.0,
         )
 
