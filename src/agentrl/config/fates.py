@@ -142,7 +142,6 @@ ROWS = (
     owed("log_entropy", "trainer", "leave it out"),
     owed("loss_seq_chunk_size", "trainer", "leave it out: log-probs are chunked by the size of the vocabulary"),
     # --- New here: owed --------------------------------------------------------------------------------------------
-    owed("save_only_model", "surface", "leave it out: checkpoints hold the training state"),
     owed("ratio_base", "trainer", "leave it out: ratios are pi/mu", taken=("behavior",)),
     owed("updates_per_batch", "trainer", "leave it out and lower the batch: each group makes one step", taken=ONE),
     owed("mismatch_correction", "trainer", "leave it out; --out_of_bound_mask and --is_cap bound the ratio"),
