@@ -821,6 +821,33 @@ async def test_groups_of_a_lineage_that_ended_run_again_under_their_old_seq(open
 
 
 @scenario
+async def test_a_group_that_was_half_played_before_a_restore_is_played_again_whole(open_backend: Open) -> None:
+    store = await open_backend()
+    await store.add_tasks(tasks(1))
+    await publish(store, 0)
+    await publish(store, 1)
+    claim = await must_claim(store)
+    await store.finish_record(claim, record(claim, 0))
+    await store.release(claim)
+    await store.rewind(0, 0)
+    await publish(store, 0)
+    await store.publish_version(WeightVersion(version=2, step=1, parent=0))
+    claim = await must_claim(store)
+    assert [each.slot for each in claim.finished] == [0]
+    late = record(claim, 1)
+    await store.finish_record(claim, late)
+    rows = [row(claim, claim.finished[0], versions=[1]), row(claim, late, versions=[2])]
+    await store.finalize_group(claim, GroupVerdict(slots={0: 1.0, 1: -1.0}), rows)
+    assert await take(store, 2, 2) is None
+    again = await must_claim(store)
+    assert (again.task.seq, again.finished) == (0, ())
+    await play(store, again, versions=[2])
+    taken = await must_take(store, 2, 2)
+    assert ([each.slot for each in taken.rows], taken.dropped) == ([0, 1], {"ancestor": 2})
+    await store.close()
+
+
+@scenario
 async def test_a_restore_narrows_admission_to_the_version_in_force(open_backend: Open) -> None:
     store = await open_backend()
     await store.add_tasks(tasks(10))

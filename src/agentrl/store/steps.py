@@ -1,7 +1,7 @@
 """SQL of the trainer's side: take, ack, drop, rewind, and what becomes of a group that has nothing left to train.
 
-Rows are judged when they are taken: a row that a version outside the trainer's lineage sampled is ``ancestor``, one
-sampled too many steps ago is ``stale``. A group left without live rows runs again: under a new ``seq`` when it went
+Rows are judged when they are taken: a group of which a version outside the trainer's lineage sampled any row is
+``ancestor``, a row sampled too many steps ago is ``stale``. A group left without live rows runs again: under a new ``seq`` when it went
 stale (at most ``max_attempts`` times), under its old one when its lineage ended.
 """
 
@@ -21,8 +21,10 @@ ANCESTORS = """WITH RECURSIVE ancestor (version) AS (
 
 DROP_OTHER_LINEAGES = f"""{ANCESTORS}
 UPDATE data_row SET status = 'dropped', reason = 'ancestor', step = NULL, judged_at = :step, updated_at = :now
-WHERE run = :run AND status = 'ready'
-AND EXISTS (SELECT 1 FROM json_each(version_set) WHERE value NOT IN (SELECT version FROM ancestor)) RETURNING task"""
+WHERE run = :run AND status = 'ready' AND task IN (SELECT task FROM data_row WHERE run = :run AND status = 'ready'
+    AND EXISTS (SELECT 1 FROM json_each(version_set) WHERE value NOT IN (SELECT version FROM ancestor)))
+RETURNING task"""
+"""Whole groups: siblings of a row from another lineage were judged against it, so the group is played again."""
 
 DROP_STALE = """UPDATE data_row SET status = 'dropped', reason = 'stale', judged_at = :step, updated_at = :now
 WHERE run = :run AND status = 'ready' AND :step - 1 - :drop_staleness >
