@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("agentrl.cli.train", "the trainer alone"),
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
     "node": ("agentrl.cli.node", "engine, sampler, tasks and evaluation beside trainers started elsewhere"),
+    "eval": ("agentrl.cli.evaluate", "a model on held-out tasks: success with its standard error, counts by outcome"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
     "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
 }
