@@ -237,7 +237,7 @@ def in_world(
         try:
             await real.heartbeat(WORKER)
             world = World(store=real, engine=engine, toolset=given, runner=runner, told=told)
-            return await asyncio.wait_for(scenario(world), 60)
+            return await asyncio.wait_for(scenario(world), 100)
         finally:
             await real.close()
 

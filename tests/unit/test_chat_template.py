@@ -128,6 +128,7 @@ def test_prompts_extend_what_was_sampled_and_equal_a_fresh_render_when_nothing_w
     renders = renderer(name)
     messages = [user(question)]
     prompt = renders.open(messages, TOOLS)
+    text = ""
     exact = True
     for turn in script:
         ids, finish = sample(name, turn)
@@ -135,7 +136,10 @@ def test_prompts_extend_what_was_sampled_and_equal_a_fresh_render_when_nothing_w
         messages.append(renders.assistant_message(reply))
         usable = [call for call in reply.calls if call.status is CallStatus.OK]
         new = [tool(turn["result"], call.id) for call in usable] or [user("go on")]
-        extension = renders.extend(messages, TOOLS, prompt_ids=prompt, sampled_ids=ids, new_messages=new)
+        given: dict = {"prompt_ids": prompt, "sampled_ids": ids, "new_messages": new}
+        extension = renders.extend(messages, TOOLS, **given, prompt_text=text)
+        assert extension == renders.extend(messages, TOOLS, **given) or not text
+        text = extension.prompt_text
         messages += new
         assert (extension.num_forced > 0) == (extension.append_only and finish == "length")
         if extension.append_only:
@@ -146,6 +150,22 @@ def test_prompts_extend_what_was_sampled_and_equal_a_fresh_render_when_nothing_w
             exact, prompt = True, list(extension.prompt_ids)
         if exact:
             assert prompt == plain_render(name, messages, TOOLS)
+
+
+def test_a_dialogue_written_as_the_template_writes_it_is_rendered_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    renders = renderer("hermes")
+    prompt, messages, text, rendered = renders.open([user("q")], ()), [user("q")], "", []
+    render = renders._render
+    monkeypatch.setattr(renders, "_render", lambda *args, **options: rendered.append(args) or render(*args, **options))
+    for written in ("yes", "no", "too  much \n\n<|im_end|>", "yes"):
+        ids = tokenizer("hermes").encode(f"{written}<|im_end|>", add_special_tokens=False)
+        messages.append(renders.assistant_message(renders.parse(ids, finish_reason="stop", prompt_ids=prompt)))
+        more = [user("more")]
+        extension = renders.extend(
+            messages, (), prompt_ids=prompt, sampled_ids=ids, new_messages=more, prompt_text=text
+        )
+        messages, prompt, text = messages + more, [*prompt, *ids, *extension.ids], extension.prompt_text
+    assert len(rendered) == 2 + 1 + 1 + 2
 
 
 @pytest.mark.parametrize("name", MODELS)

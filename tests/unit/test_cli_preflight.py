@@ -46,6 +46,17 @@ def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path: Path,
     assert "has no tokenizer.json (a fast tokenizer)" in refusal(tmp_path, train, flag)
 
 
+def test_what_trainer_and_sampler_would_refuse_is_refused_before_they_start(tmp_path: Path, train: str) -> None:
+    assert "DAPO is the token mean" in refusal(tmp_path, train, "--loss=DAPO", "--token_level_loss=false")
+    assert refusal(tmp_path, train, "--torch_dtype=bfloat16").startswith("--torch_dtype: training computes in float32")
+    said = refusal(tmp_path, train, "--resume_from_checkpoint=checkpoint-7")
+    assert said.startswith("--resume_from_checkpoint: no such folder: checkpoint-7")
+    said = refusal(tmp_path, train, "--mcp_manager_url=builtin:lookup", "--mcp_server_name", "lookup", "web")
+    assert said.startswith("--mcp_server_name: no tool server 'web'; --mcp_manager_url gives lookup")
+    assert "tool_call_parser" in refusal(tmp_path, train, "--tool_call_parser=morse")
+    check_before_start(configured(tmp_path, train, "--mcp_manager_url=builtin:lookup", "--mcp_server_name=lookup"))
+
+
 def test_an_unknown_scorer_is_named_with_its_task(tmp_path: Path) -> None:
     flag = f"--train_file={write(tmp_path / 'odd.jsonl', scorer='exakt')}"
     assert "odd.jsonl" in refusal(tmp_path, flag)

@@ -12,6 +12,7 @@ from cli_help import configured, opened
 
 from agentrl.cli.serve import build_engine, pick_device, serve_run
 from agentrl.config import RunConfig
+from agentrl.engine.client import EngineClient
 from agentrl.engine.slots import SlotEngine
 from agentrl.errors import ConfigError, ContextTooLong, WaitTimeout
 from agentrl.rollout.sampler import wait_for_service
@@ -68,20 +69,19 @@ def test_engine_slots_are_decoded_together(tmp_path: Path, slots: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_torch_dtype_is_that_of_the_served_weights(tmp_path: Path, name: str) -> None:
-    async def dtypes(engine: Any) -> set[torch.dtype]:
-        return {parameter.dtype for parameter in engine._model.parameters()}
+def test_torch_dtype_is_that_of_the_served_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("agentrl.engine.slots.SlotEngine", lambda model, **options: model)
+    served: Any = build_engine(configured(tmp_path, f"--torch_dtype={name}"), version=0)
+    assert {parameter.dtype for parameter in served.parameters()} == {getattr(torch, name)}
 
-    assert asked(configured(tmp_path, f"--torch_dtype={name}"), dtypes) == {getattr(torch, name)}
 
-
-def test_device_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_taken_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [pick_device(name) for name in ("auto", "cpu", "cuda:1")] == ["cuda", "cpu", "cuda:1"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == "cpu"
     with pytest.raises(ConfigError, match="--device: cuda:1 was asked for"):
-        pick_device("cuda:1")
+        build_engine(configured(tmp_path, "--device=cuda:1"), version=0)
 
 
 def test_host_port_and_model_name_are_what_the_run_is_told(tmp_path: Path) -> None:
@@ -104,6 +104,25 @@ def test_host_port_and_model_name_are_what_the_run_is_told(tmp_path: Path) -> No
     up, down = asyncio.run(scenario())
     assert (up.model, up.kind, up.status) == ("pupil", "scripted", ServiceStatus.UP)
     assert down.status is ServiceStatus.DOWN
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_await_weights_false_serves_the_model_of_a_run_as_it_lies(tmp_path: Path, awaits: bool) -> None:
+    config = configured(tmp_path, f"--await_weights={awaits}")
+
+    async def scenario() -> int | None:
+        async with opened(config) as store:
+            serving = asyncio.create_task(serve_run(config))
+            (url,) = await wait_for_service(store, timeout_seconds=20)
+            client = EngineClient(url)
+            try:
+                return (await client.health()).version
+            finally:
+                await client.close()
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.wait_for(serving, 20)
+
+    assert asyncio.run(scenario()) == (None if awaits else 0)
 
 
 def test_a_sampler_waits_for_an_engine_no_longer_than_wait_timeout(tmp_path: Path) -> None:

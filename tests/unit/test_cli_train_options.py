@@ -2,9 +2,10 @@
 
 import json
 import random
-import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from cli_help import configured
 from trainer_help import KeepingPublisher, random_rows, write_model
 
 from agentrl.batch.plan import StepPlan, plan_step
-from agentrl.cli.train import count_tasks, gap_limits, source_options, train_config, train_run
+from agentrl.cli.train import count_tasks, gap_limits, main, source_options, train_config, train_run
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, WaitTimeout, WeightsError
 from agentrl.models.load import load_policy
@@ -246,23 +247,36 @@ def test_trust_remote_code_runs_the_code_of_a_model(tmp_path: Path, monkeypatch:
     assert type(policy.model).__name__ == "OwnForCausalLM"
 
 
-@pytest.fixture
-def handlers_as_before() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers_as_before")
 def test_publish_timeout_ends_the_wait_for_an_engine_that_engine_url_names(model_folder: Path, tmp_path: Path) -> None:
     url = "http://127.0.0.1:9"
     config = configure(model_folder, f"--engine_url={url}", "--publish_timeout=0.5", folder=tmp_path)
     config.folder.mkdir()
     begun = time.monotonic()
     with pytest.raises(WeightsError, match=url):
-        train_run(config)
+        train_run(config, threading.Event())
     assert time.monotonic() - begun < 20
+
+
+def test_enable_sampling_starts_the_node_around_training(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def node(config: RunConfig, stop: threading.Event) -> Iterator[None]:
+        seen.append("node started")
+        yield
+        seen.append("node done")
+
+    monkeypatch.setattr("agentrl.cli.train.sampling_node", node)
+    monkeypatch.setattr("agentrl.cli.train.train_run", lambda config, stop: seen.append("trained"))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    flags = ["--run_name=r", f"--output_dir={tmp_path}", f"--model_name_or_path={model_folder}"]
+    main(flags)
+    assert seen == ["node started", "trained", "node done"]
+    seen.clear()
+    main([*flags, "--enable_sampling=false"])
+    assert seen == ["trained"]
 
 
 def test_engine_and_trainer_must_agree_only_where_they_compute_alike(model_folder: Path) -> None:

@@ -105,6 +105,11 @@ def test_without_a_terminal_every_step_is_a_line_with_the_success_of_training_re
     assert "reward 1.00" in lines[1]
 
 
+def test_a_round_of_evaluation_is_told(tmp_path: Path) -> None:
+    event = {"kind": "evaluation", "step": 20, "success": 0.875}
+    assert seen(tmp_path, event) == "held-out success at step 20: 0.875\n"
+
+
 def test_a_line_that_is_longer_after_all_is_not_broken_in_two(tmp_path: Path) -> None:
     assert len(seen(tmp_path, step(99_999), max_steps=99_999).splitlines()) == 1
 
@@ -122,7 +127,7 @@ def test_the_table_shows_steps_reward_phase_and_heartbeats(tmp_path: Path) -> No
     assert "100%" in printed
     assert "-0.0123" in printed
     assert "reward ▅▅▅▅▅▅▅▅▅▅▅▅" in printed
-    assert "training   last heartbeats: sampler 2 s, waits for a group" in printed
+    assert "training, 40 steps planned · last heartbeats: sampler 2 s, waits for a group" in printed
 
 
 def test_the_last_table_has_the_newest_steps_and_fits_the_terminal(tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ class Extension:
     ``append_only`` False: the template rewrote what went before; ``prompt_ids`` is then the whole new prompt (a new
     branch) and ``ids`` is empty. Otherwise the new prompt is the old prompt + sampled ids + ``ids``. ``forced`` ids at
     the head of ``ids`` end the assistant turn because the model did not (cut by length); they are never trained.
+    ``prompt_text`` is how the template writes the new prompt if it writes the completion as it was sampled; the next
+    ``extend`` may use it to see at once that nothing was rewritten.
     """
 
     ids: tuple[int, ...] = ()
     append_only: bool = True
     prompt_ids: tuple[int, ...] = ()
     num_forced: int = 0
+    prompt_text: str = ""
 
 
 class Renderer(Protocol):
@@ -60,7 +63,9 @@ class Renderer(Protocol):
         prompt_ids: Sequence[int],
         sampled_ids: Sequence[int],
         new_messages: Sequence[Message],
+        prompt_text: str = "",
     ) -> Extension:
         """``messages`` end with the assistant message of ``sampled_ids``; ``new_messages`` follow it (tool results, a
-        nudge). ``prompt_ids`` is the prompt the completion was sampled from."""
+        nudge). ``prompt_ids`` is the prompt the completion was sampled from, ``prompt_text`` that of the extension
+        which made it."""
         ...

@@ -30,6 +30,8 @@ class MarkerGuard:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, own_words: frozenset[str] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
         self._nonce = "m" + secrets.token_hex(8)
         self._markers = sorted({str(token) for token in tokenizer.get_added_vocab()}, key=len, reverse=True)
         self._names = {marker: f"{self._nonce}x{number}q" for number, marker in enumerate(self._markers)}
@@ -51,7 +53,7 @@ class MarkerGuard:
     def encode(self, text: str) -> list[int]:
         """Ids of a rendering of masked messages; equal to a plain encoding when nothing was masked."""
         if self._nonce not in text:
-            return self._tokenizer.encode(text, add_special_tokens=False)
+            return self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         hidden = self._any_marker.sub(lambda match: self._secret(match.group()), text)
         literal = self._any_name.sub(lambda match: self._markers[self._number(match.group())], hidden)
         twin, ids = self._twin

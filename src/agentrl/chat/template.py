@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl.chat.base import Extension
@@ -70,12 +71,9 @@ class TemplateRenderer:
         prompt_ids: Sequence[int],
         tools: Sequence[ToolSpec] = (),
     ) -> Reply:
-        ids = list(token_ids)
-        while ids and ids[-1] in self.stop_token_ids:
-            ids.pop()
         tail = self._decode(prompt_ids[-NUM_TAIL_TOKENS:])
         return parse_reply(
-            self._decode(ids),
+            self._decode(self._without_end(token_ids)),
             format=self.format,
             finish_reason=finish_reason,
             prompt_ends_in_think=tail.rstrip().endswith(self._format.reasoning[0]),
@@ -98,27 +96,35 @@ class TemplateRenderer:
         prompt_ids: Sequence[int],
         sampled_ids: Sequence[int],
         new_messages: Sequence[Message],
+        prompt_text: str = "",
     ) -> Extension:
-        glue = self._glue(messages, tools, new_messages)
-        if glue is None:
+        found = self._glue(messages, tools, new_messages, prompt_text)
+        if found is None:
             self._note_rewriting()
-            whole = self._guard.encode(self._render([*messages, *new_messages], tools))
-            return Extension(append_only=False, prompt_ids=tuple(whole))
-        return self._after(sampled_ids, self._guard.encode(glue))
+            whole = self._render([*messages, *new_messages], tools)
+            return Extension(append_only=False, prompt_ids=tuple(self._guard.encode(whole)), prompt_text=whole)
+        before, glue = found
+        text = before + self._decode(self._without_end(sampled_ids)) + glue
+        return replace(self._after(sampled_ids, self._guard.encode(glue)), prompt_text=text)
 
-    def _glue(self, messages: Sequence[Message], tools: Sequence[ToolSpec], new: Sequence[Message]) -> str | None:
-        """The template's text behind the assistant's last sampled word; None if it rewrites what was before."""
+    def _glue(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], new: Sequence[Message], prompt_text: str
+    ) -> tuple[str, str] | None:
+        """The template's text before the assistant's words and behind them; None if it rewrites what was before.
+
+        Text before them that is ``prompt_text``, what the model really read, needs no second rendering to compare with.
+        """
         *history, assistant = messages
         reasons = bool(assistant.get("reasoning_content")) or self._format.reasoning[1] in str(assistant.get("content"))
         stand_in = self._assistant(self._word, self._word + "r" if reasons else "")
-        before = self._render(history, tools)
         after = self._render([*history, stand_in, *new], tools)
+        before = prompt_text if prompt_text and after.startswith(prompt_text) else self._render(history, tools)
         if not after.startswith(before):
             return None
         sampled, found, glue = after[len(before) :].rpartition(self._word)
         if not found or (reasons and self._word + "r" not in sampled):
             return None
-        return glue
+        return before, glue
 
     def _after(self, sampled_ids: Sequence[int], glue: list[int]) -> Extension:
         """Cut or force the end of the assistant's turn, which stands at the head of the glue."""
@@ -156,6 +162,12 @@ class TemplateRenderer:
             return {"role": "assistant", "content": content, "reasoning_content": reasoning}
         begin, end = self._format.reasoning
         return {"role": "assistant", "content": f"{begin}\n{reasoning}\n{end}\n\n{content}" if reasoning else content}
+
+    def _without_end(self, token_ids: Sequence[int]) -> Sequence[int]:
+        num_words = len(token_ids)
+        while num_words and token_ids[num_words - 1] in self.stop_token_ids:
+            num_words -= 1
+        return token_ids[:num_words]
 
     def _decode(self, ids: Sequence[int]) -> str:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)

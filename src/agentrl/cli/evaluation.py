@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
-from agentrl.cli.feed import placed
+from agentrl.cli.feed import evaluation_tasks
 from agentrl.config import RunConfig
 from agentrl.store import Store
 from agentrl.telemetry import Telemetry
@@ -43,7 +43,7 @@ class EvaluationRounds:
     def __init__(self, store: Store, config: RunConfig, held_out: Sequence[Task], telemetry: Telemetry) -> None:
         self._store = store
         self._config = config
-        self._held_out = held_out if config.evaluates else ()
+        self._held_out = held_out
         self._telemetry = telemetry
         self._open: dict[int, WeightVersion] = {}
         self._last_due = 0
@@ -66,12 +66,8 @@ class EvaluationRounds:
         """Nothing happens to a round that is there already."""
         if version.step in self.finished:
             return
-        tasks = [
-            placed(self._config, task, Split.EVAL, version.version, self._config.rollout.eval_generations)
-            for task in self._held_out
-        ]
-        if tasks:
-            await self._store.add_tasks(tasks)
+        if self._held_out:
+            await self._store.add_tasks(evaluation_tasks(self._config, self._held_out, version.version))
             self._open[version.version] = version
 
     async def play(self, version: WeightVersion) -> Evaluation | None:

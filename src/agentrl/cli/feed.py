@@ -30,6 +30,11 @@ def training_tasks(config: RunConfig, tasks: Sequence[Task]) -> list[Task]:
     return pushed
 
 
+def evaluation_tasks(config: RunConfig, tasks: Sequence[Task], version: int) -> list[Task]:
+    """One round: the held-out tasks at a published version."""
+    return [placed(config, task, Split.EVAL, version, config.rollout.eval_generations) for task in tasks]
+
+
 def placed(config: RunConfig, task: Task, split: Split, epoch: int, num_slots: int) -> Task:
     return replace(task, run=config.run.run_name, split=split, epoch=epoch, num_slots=num_slots)
 

@@ -18,10 +18,10 @@ from agentrl.errors import AgentRLError, ConfigError, Interrupted
 COMMANDS = {
     "quickstart": ("agentrl.cli.quickstart", "train a small agent on this machine's CPU and watch it learn"),
     "run": ("agentrl.cli.run", "start engine, tools, sampler and trainer of a CONFIG on this host"),
-    "train": ("agentrl.cli.train", "the trainer alone"),
+    "train": ("agentrl.cli.train", "the trainer; starts this node's engine and sampler by default"),
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
-    "node": ("agentrl.cli.node", "engine, sampler, tasks and evaluation beside trainers started elsewhere"),
-    "eval": ("agentrl.cli.evaluate", "a model on held-out tasks: success with its standard error, counts by outcome"),
+    "node": ("agentrl.cli.node", "engine, sampler and evaluation beside trainers started elsewhere"),
+    "eval": ("agentrl.cli.evaluate", "a model on held-out tasks: success with its standard error"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
     "tiny-model": ("agentrl.cli.tiny_model", "build the quickstart's small model from scratch"),
 }

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentrl import DISTRIBUTION
+from agentrl.algo import reduction_of
+from agentrl.chat.reply import format_named
 from agentrl.cli.feed import read_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
@@ -20,6 +22,7 @@ def check_before_start(config: RunConfig) -> tuple[list[Task], list[Task]]:
     check_sampling_side(config)
     if not config.tasks.train_file:
         raise ConfigError("a run needs tasks: a JSONL file with id, query, answer, scorer", setting="--train_file")
+    check_training(config)
     train = read_tasks(config.tasks.train_file, "--train_file")
     check_scorers(train, config.tasks.train_file)
     return train, held_out_tasks(config) if config.evaluates else []
@@ -37,8 +40,8 @@ def check_sampling_side(config: RunConfig) -> None:
     if not config.run.run_name:
         raise ConfigError("a run needs a name", setting="--run_name")
     check_model(config)
+    check_tools(config)
     load_scorer_module(config.tasks.scorer_module)
-    parse_sources(config.tools.mcp_manager_url)
 
 
 def held_out_tasks(config: RunConfig) -> list[Task]:
@@ -55,6 +58,28 @@ def check_model(config: RunConfig) -> None:
         raise ConfigError(f"{path} is not the folder of a model: it has no config.json", setting="--model_name_or_path")
     if not (Path(path) / "tokenizer.json").is_file():
         raise ConfigError(f"{path} has no tokenizer.json (a fast tokenizer)", setting="--model_name_or_path")
+
+
+def check_training(config: RunConfig) -> None:
+    """What the trainer refuses, before others were started for it."""
+    reduction_of(config.algo_options)
+    if config.model.torch_dtype != "float32":
+        raise ConfigError("training computes in float32: leave the option out", setting="--torch_dtype")
+    resume = config.run.resume_from_checkpoint
+    if resume not in ("", "auto") and not Path(resume).is_dir():
+        raise ConfigError(f"no such folder: {resume}; auto takes the newest", setting="--resume_from_checkpoint")
+
+
+def check_tools(config: RunConfig) -> None:
+    known = [spec.name for spec in parse_sources(config.tools.mcp_manager_url)]
+    unknown = [name for name in config.tools.mcp_server_name if name not in known]
+    if unknown:
+        raise ConfigError(
+            f"no tool server {unknown[0]!r}; --mcp_manager_url gives {', '.join(known) or 'none'}",
+            setting="--mcp_server_name",
+        )
+    if config.rollout.tool_call_parser != "auto":
+        format_named(config.rollout.tool_call_parser)
 
 
 def check_scorers(tasks: Sequence[Task], path: str) -> None:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentrl.chat import load_renderer
-from agentrl.cli.feed import placed, read_tasks, training_tasks
-from agentrl.cli.preflight import check_scorers
+from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.pool import EnginePool
@@ -46,6 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def sample(config: RunConfig) -> None:
+    check_tools(config)
     load_scorer_module(config.tasks.scorer_module)
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
@@ -130,8 +131,7 @@ async def push_own_tasks(config: RunConfig, store: Store) -> None:
     check_scorers(train, config.tasks.train_file)
     check_scorers(held_out, config.tasks.eval_file)
     if train or held_out:
-        slots = config.rollout.eval_generations
-        evaluation = [placed(config, task, Split.EVAL, 0, slots) for task in held_out]
+        evaluation = evaluation_tasks(config, held_out, 0)
         await store.add_tasks([*training_tasks(config, train), *evaluation])
         for split in (Split.TRAIN, Split.EVAL):
             await store.end_stream(split)

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agentrl.errors import EngineError
 from agentrl.types import Completion, Message, Sampling, VersionSpan
+
+
+class RequestRefused(EngineError):
+    """The request itself is wrong, so repeating it cannot help; the engine is well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

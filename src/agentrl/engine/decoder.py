@@ -1,190 +1,271 @@
-"""The model side of the slot decoder: rows of KV, prefill, one decode step, log-probs of a canary.
+"""Which sequence sits in which key-value row: admission, prefix reuse, batched decode steps, finishing.
 
-Everything here runs on the decode thread. Shapes: N rows of a forward, L new tokens a row, S tokens read, D width.
+Rows ``0 .. num_live`` are decoded together; behind them lie the rows that finished sessions left. Used by one thread.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
-from typing import Any
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl.engine.draw import draw
-from agentrl.engine.kv_cache import Rows, SlotCache
-from agentrl.errors import ConfigError
-from agentrl.types import Sampling
+from agentrl.engine.base import Canary
+from agentrl.engine.sampling import SamplingPlan, sample
+from agentrl.engine.slot_model import SlotModel
+from agentrl.errors import EngineError
+from agentrl.types import Completion, Sampling, VersionSpan
 
-NO_VERSION = -1
-PREFILL_TOKENS = 8192
-PREFILL_CHUNK = 1024
-REFUSED = {
-    "final_logit_softcapping": "caps its logits",
-    "logits_scaling": "scales its logits",
-    "logit_scale": "scales its logits",
-    "attn_logit_softcapping": "caps its attention logits",
-}
+WAVE_TOKENS = 4096
+"""Prompt tokens, padding included, of the prompts that are prefilled together between two decode steps."""
+WORTH_WAITING = 8
+"""A prompt waits one wave for a sibling of the wave when it can take over so many more tokens from it."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Request:
+    """One generation; ``limit`` is the most tokens it may sample."""
+
+    prompt_ids: list[int]
+    sampling: Sampling
+    session: str
+    limit: int
+    future: Future[Completion] = field(default_factory=Future)
+    began: float = field(default_factory=time.perf_counter)
+    cached_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    starts: list[tuple[int, int]] = field(default_factory=list)
+    """(index of its first token, version) of every span."""
+    uniform: Callable[[], float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uniform = random.Random(self.sampling.seed).random
+
+    def take(self, token: int, logprob: float, version: int) -> str:
+        """Keep one sampled token; return the finish reason, empty while the generation goes on."""
+        if not self.starts or self.starts[-1][1] != version:
+            self.starts.append((len(self.token_ids), version))
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        if token in self.sampling.stop_token_ids:
+            return "stop"
+        return "length" if len(self.token_ids) >= self.limit else ""
+
+    def completion(self, finish_reason: str, service: str) -> Completion:
+        ends = [start for start, _ in self.starts[1:]] + [len(self.token_ids)]
+        spans = [
+            VersionSpan(start=start, end=end, version=version)
+            for (start, version), end in zip(self.starts, ends, strict=True)
+        ]
+        return Completion(
+            token_ids=self.token_ids,
+            logprobs=self.logprobs,
+            version_spans=tuple(spans),
+            finish_reason=finish_reason,
+            prompt_tokens=len(self.prompt_ids),
+            cached_tokens=self.cached_tokens,
+            service=service,
+            latency_seconds=time.perf_counter() - self.began,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Row:
+    """``ids`` are the tokens whose keys and values it holds: a prefix while these ``weights`` are in force."""
+
+    index: int
+    ids: list[int] = field(default_factory=list)
+    weights: int = 0
+    session: str = ""
+    used: int = 0
+    request: Request | None = None
 
 
 class Decoder:
-    """``num_rows`` sequences of one Hugging Face causal LM, and one spare row for the canary.
+    """``version`` is what tokens sampled now carry. Nothing here blocks or waits."""
 
-    ``ids``/``length`` say which tokens of a row have KV, ``version`` which weights computed all of it.
-    """
+    def __init__(self, model: SlotModel, *, version: int | None, service: str = "") -> None:
+        self.model = model
+        self.version = version
+        self.service = service
+        self.waiting: list[Request] = []
+        self.num_live = 0
+        self.num_generated = 0
+        self._rows = [Row(index=index) for index in range(model.num_slots)]
+        # Counts changes of weights: a version number that comes twice must not revive old prefixes.
+        self._weights = 0
+        self._clock = 0
+        self._plan: SamplingPlan | None = None
 
-    def __init__(self, model: Any, num_rows: int) -> None:
-        refuse_unsupported(model.config)
-        self.model = model.eval()
-        self.num_rows = num_rows
-        self.device = next(model.parameters()).device
-        self._body = model.base_model
-        self._head = model.get_output_embeddings()
-        parameters = inspect.signature(self._body.forward).parameters
-        self._cache_keyword = "cache" if "cache" in parameters else "past_key_values"
-        self._cache = SlotCache(num_rows + 1)
-        self.ids = np.zeros((num_rows + 1, self._cache.capacity), dtype=np.int64)
-        self.length = np.zeros(num_rows + 1, dtype=np.int64)
-        self.version = np.full(num_rows + 1, NO_VERSION, dtype=np.int64)
+    @property
+    def live(self) -> list[Row]:
+        return self._rows[: self.num_live]
 
-    def reserve(self, num_tokens: int) -> None:
-        self._cache.reserve(num_tokens)
-        if self.ids.shape[1] < self._cache.capacity:
-            grown = np.zeros((len(self.ids), self._cache.capacity), dtype=np.int64)
-            grown[:, : self.ids.shape[1]] = self.ids
-            self.ids = grown
+    def adopt(self, version: int, fresh: dict[str, Tensor], canary: Canary | None, *, where: str) -> float | None:
+        """Change the weights. Live rows go on with what they hold; under its old number it is no prefix any more."""
+        difference = self.model.adopt(fresh, canary, where=where)
+        self.version = version
+        self._weights += 1
+        return difference
 
-    def forget(self, row: int) -> None:
-        self.length[row], self.version[row] = 0, NO_VERSION
+    def drop_cancelled(self) -> None:
+        self.waiting = [request for request in self.waiting if not request.future.cancelled()]
+        for row in reversed(self.live):
+            if requested(row).future.cancelled():
+                self._leave(row)
 
-    def shared_prefixes(self, prompt: NDArray[np.int64], version: int) -> NDArray[np.int64]:
-        """Per row, how many tokens of ``prompt`` it holds KV for, computed by ``version`` alone; 0 for other rows.
+    def decode(self) -> None:
+        """One token for every live row."""
+        rows = self.live
+        if not rows:
+            return
+        new_ids = [[requested(row).token_ids[-1]] for row in rows]
+        logits = self.model.forward(0, new_ids, [len(row.ids) for row in rows])
+        for row, (token,) in zip(rows, new_ids, strict=True):
+            row.ids.append(token)
+        if self._plan is None:
+            self._plan = SamplingPlan.of([requested(row).sampling for row in rows], self.model.device)
+        self._sample(rows, logits, self._plan)
 
-        At most all but the last: the last token of a prompt is always run, for its logits.
-        """
-        width = min(len(prompt) - 1, self.ids.shape[1])
-        same = (self.ids[: self.num_rows, :width] == prompt[:width]) & (
-            np.arange(width) < self.length[: self.num_rows, None]
-        )
-        shared = np.logical_and.accumulate(same, axis=1).sum(axis=1)
-        return np.where(self.version[: self.num_rows] == version, shared, 0)
+    def admit(self) -> None:
+        """Prefill one wave of waiting prompts and sample their first tokens."""
+        wave: list[Row] = []
+        deferred: list[Request] = []
+        widest = 0
+        for position, request in enumerate(self.waiting):
+            if self.num_live == len(self._rows):
+                deferred += self.waiting[position:]
+                break
+            source, shared = self._best_prefix(request)
+            widest_then = max(widest, len(request.prompt_ids) - shared)
+            full = wave and widest_then * (len(wave) + 1) > WAVE_TOKENS
+            sibling = any(shares(requested(row).prompt_ids, request.prompt_ids, shared + WORTH_WAITING) for row in wave)
+            if full or sibling:
+                deferred.append(request)
+                continue
+            wave.append(self._enter(request, source, shared))
+            widest = widest_then
+        self.waiting = deferred
+        if wave:
+            self._prefill(wave)
 
-    def adopt(self, row: int, source: int, num_tokens: int, version: int) -> None:
-        """Row starts with the first ``num_tokens`` of ``source`` (itself, or a sibling whose KV is copied)."""
-        if source != row:
-            self._cache.copy_prefix(source, row, num_tokens)
-            self.ids[row, :num_tokens] = self.ids[source, :num_tokens]
-        self.length[row], self.version[row] = num_tokens, version
+    def fail_all(self, error: EngineError) -> None:
+        for request in [*(requested(row) for row in self.live), *self.waiting]:
+            settle(request.future, error)
+        self.waiting = []
 
-    def prefill(
-        self,
-        rows: Sequence[int],
-        prompts: Sequence[NDArray[np.int64]],
-        samplings: Sequence[Sampling],
-        uniforms: Sequence[float],
-    ) -> tuple[list[int], list[float]]:
-        """Run what each row lacks of its prompt and draw the first token of each."""
-        last_ND: list[Tensor] = [torch.empty(0)] * len(rows)
-        while any(self.length[row] < len(prompt) for row, prompt in zip(rows, prompts, strict=True)):
-            todo = [i for i, row in enumerate(rows) if self.length[row] < len(prompts[i])]
-            widths = [min(len(prompts[i]) - self.length[rows[i]], PREFILL_CHUNK) for i in todo]
-            fits = max(1, PREFILL_TOKENS // max(widths))
-            chunk, widths = todo[:fits], widths[:fits]
-            hidden_NLD = self._run([rows[i] for i in chunk], [prompts[i] for i in chunk], widths)
-            for place, i in enumerate(chunk):
-                last_ND[i] = hidden_NLD[place, widths[place] - 1]
-        ids_N, logprobs_N = draw(self._logits(torch.stack(last_ND)), samplings, uniforms)
-        return ids_N.tolist(), logprobs_N.tolist()
+    def _prefill(self, wave: list[Row]) -> None:
+        new_ids = [requested(row).prompt_ids[len(row.ids) :] for row in wave]
+        logits = self.model.forward(wave[0].index, new_ids, [len(row.ids) for row in wave])
+        for row, ids in zip(wave, new_ids, strict=True):
+            row.ids += ids
+        samplings = [requested(row).sampling for row in wave]
+        self._sample(wave, logits, SamplingPlan.of(samplings, self.model.device))
 
-    def _run(self, rows: Sequence[int], prompts: Sequence[NDArray[np.int64]], widths: Sequence[int]) -> Tensor:
-        """Forward of the next ``widths`` tokens of each prompt; padding lands unseen behind a row's end."""
-        starts = self.length[list(rows)]
-        longest = max(widths)
-        self.reserve(int(starts.max()) + longest + 1)
-        ids_NL = np.zeros((len(rows), longest), dtype=np.int64)
-        for place, (row, prompt, width) in enumerate(zip(rows, prompts, widths, strict=True)):
-            piece = prompt[starts[place] : starts[place] + width]
-            ids_NL[place, :width] = piece
-            self.ids[row, starts[place] : starts[place] + width] = piece
-            self.length[row] += width
-        positions_NL = starts[:, None] + np.arange(longest)
-        index_N = torch.tensor(rows, device=self.device)
-        return self._forward(index_N, index_N, ids_NL, positions_NL)
+    def _sample(self, rows: Sequence[Row], logits: Tensor, plan: SamplingPlan) -> None:
+        assert self.version is not None
+        tokens, logprobs = sample(logits, plan, [requested(row).uniform() for row in rows])
+        self.num_generated += len(rows)
+        # From the last row to the first: a row that leaves swaps places with one that was done before it.
+        for row, token, logprob in reversed(list(zip(rows, tokens, logprobs, strict=True))):
+            request = requested(row)
+            if logprob - logprob != 0:
+                error = EngineError(f"the weights of version {self.version} give a log-prob of {logprob}: not finite")
+                self._finish(row, error)
+            elif reason := request.take(token, logprob, self.version):
+                self._finish(row, request.completion(reason, self.service))
 
-    def step(
-        self, rows: Sequence[int], next_ids: Sequence[int], samplings: Sequence[Sampling], uniforms: Sequence[float]
-    ) -> tuple[list[int], list[float]]:
-        """Feed one token to each of ``rows`` (ascending) and draw the next.
+    def _best_prefix(self, request: Request) -> tuple[Row | None, int]:
+        """The row that holds most of the prompt; its last token is always computed anew, for its logits."""
+        limit = len(request.prompt_ids) - 1
+        best, shared = None, 0
+        own_first = sorted(self._rows, key=lambda row: row.session != request.session)
+        for row in own_first:
+            if row.weights != self._weights or not shares(row.ids, request.prompt_ids, shared + 1):
+                continue
+            best, shared = row, min(common(row.ids, request.prompt_ids), limit)
+            if shared == limit:
+                break
+        return (best, shared) if shared else (None, 0)
 
-        All rows up to the last live one take part, so that KV is read in place; what that writes for idle rows lies
-        behind their end.
-        """
-        num = rows[-1] + 1
-        live = np.asarray(rows)
-        self.reserve(int(self.length[:num].max()) + 2)
-        ids_N1 = np.zeros((num, 1), dtype=np.int64)
-        ids_N1[live, 0] = next_ids
-        positions_N1 = self.length[:num, None].copy()
-        hidden_N1D = self._forward(
-            slice(0, num),
-            torch.arange(num, device=self.device),
-            ids_N1,
-            positions_N1,
-            last=int(self.length[live].max()),
-        )
-        self.ids[live, self.length[live]] = next_ids
-        self.length[live] += 1
-        chosen_ND = hidden_N1D[torch.from_numpy(live).to(self.device), 0]
-        ids_N, logprobs_N = draw(self._logits(chosen_ND), samplings, uniforms)
-        return ids_N.tolist(), logprobs_N.tolist()
+    def _enter(self, request: Request, source: Row | None, shared: int) -> Row:
+        row = self._choose(request, source)
+        self._swap(row, self._rows[self.num_live])
+        self.num_live += 1
+        self._plan = None
+        if source is not None and source is not row:
+            self.model.cache.copy_prefix(source.index, row.index, shared)
+        row.ids = request.prompt_ids[:shared]
+        row.weights = self._weights
+        row.session = request.session
+        row.request = request
+        request.cached_tokens = shared
+        return row
 
-    def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Log-probs at temperature 1 of tokens 1.. of ``token_ids``, by the path that serves."""
-        row, prompt = self.num_rows, np.asarray(token_ids, dtype=np.int64)
-        self.forget(row)
-        hidden_1LD = self._run([row], [prompt], [len(prompt)])
-        logprobs_LV = torch.log_softmax(self._logits(hidden_1LD[0, :-1]), dim=-1)
-        targets_L = torch.from_numpy(prompt[1:]).to(self.device)
-        return logprobs_LV.gather(1, targets_L[:, None])[:, 0].tolist()
+    def _choose(self, request: Request, source: Row | None) -> Row:
+        """Its own kept row, else an empty one, else the one that was idle longest."""
+        idle = self._rows[self.num_live :]
+        own = [row for row in idle if row.session == request.session and row.ids]
+        if own:
+            return own[0]
+        return min(idle, key=lambda row: (row.weights == self._weights and bool(row.ids), row.used))
 
-    def _forward(
-        self,
-        rows: Rows,
-        index_N: Tensor,
-        ids_NL: NDArray[np.int64],
-        positions_NL: NDArray[np.int64],
-        *,
-        last: int | None = None,
-    ) -> Tensor:
-        """Hidden states [N, L, D]. Token at position p of a row sees positions 0..p of that row."""
-        num_read = (int(positions_NL.max()) if last is None else last) + 1
-        positions = torch.from_numpy(positions_NL).to(self.device)
-        visible_N1LS = torch.arange(num_read, device=self.device) <= positions[:, None, :, None]
-        self._cache.begin(rows, index_N, positions, num_read=num_read)
-        return self._body(
-            input_ids=torch.from_numpy(ids_NL).to(self.device),
-            attention_mask=visible_N1LS,
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_keyword: self._cache},
-        ).last_hidden_state
+    def _finish(self, row: Row, result: Completion | EngineError) -> None:
+        request = requested(row)
+        self._leave(row)
+        settle(request.future, result)
 
-    def _logits(self, hidden_ND: Tensor) -> Tensor:
-        return self._head(hidden_ND).float()
+    def _leave(self, row: Row) -> None:
+        """Out of the live rows. What it holds stays as the prefix of its session's next turn."""
+        self._clock += 1
+        for other in self._rows[self.num_live :]:
+            if other.session == row.session:
+                other.ids, other.session = [], ""
+        row.used = self._clock
+        row.request = None
+        self.num_live -= 1
+        self._plan = None
+        self._swap(row, self._rows[self.num_live])
+
+    def _swap(self, one: Row, other: Row) -> None:
+        if one is other:
+            return
+        self.model.cache.swap(one.index, other.index, max(len(one.ids), len(other.ids)))
+        self._rows[one.index], self._rows[other.index] = other, one
+        one.index, other.index = other.index, one.index
 
 
-def refuse_unsupported(config: Any) -> None:
-    for name, what in REFUSED.items():
-        if getattr(config, name, None) not in (None, 1, 1.0):
-            raise ConfigError(
-                f"the model {what} ({name}), which the embedded engine does not", setting="--engine slots"
-            )
-    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise ConfigError(
-            f"the model has layers of {', '.join(sorted(layer_types))}; the embedded engine knows full attention only",
-            setting="--engine slots",
-        )
+def requested(row: Row) -> Request:
+    assert row.request is not None
+    return row.request
+
+
+def settle(future: Future[Completion], result: Completion | EngineError) -> None:
+    try:
+        if isinstance(result, EngineError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+    except InvalidStateError:
+        assert future.cancelled()
+
+
+def shares(one: Sequence[int], other: Sequence[int], length: int) -> bool:
+    """Do the first ``length`` tokens exist in both and agree?"""
+    return len(one) >= length and len(other) >= length and one[:length] == other[:length]
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from agentrl.engine import wire
-from agentrl.engine.base import Confirmation, Engine, WeightSource
+from agentrl.engine.base import Confirmation, Engine, RequestRefused, WeightSource
 from agentrl.engine.chat import ChatRenderer, chat_answer, chat_request
 from agentrl.errors import ConfigError, ContextTooLong, EngineError, RenderError, WeightsError
 from agentrl.types import Completion, Sampling
@@ -109,7 +109,7 @@ async def errors_as_json(request: web.Request, handler: Callable[[web.Request], 
         return error_answer(error.status, error.kind, str(error))
     except ContextTooLong as error:
         return error_answer(400, wire.CONTEXT_TOO_LONG, str(error))
-    except RenderError as error:
+    except (RenderError, RequestRefused) as error:
         return error_answer(400, wire.BAD_REQUEST, str(error))
     except WeightsError as error:
         return error_answer(409, wire.WEIGHTS_REFUSED, str(error))
@@ -151,7 +151,7 @@ class Routes:
                 return await self._engine.generate(
                     prompt_ids, sampling=sampling, session=session, deadline_seconds=deadline_seconds
                 )
-        except ContextTooLong:
+        except (ContextTooLong, RequestRefused):
             raise
         except (TimeoutError, EngineError) as error:
             if isinstance(error, EngineError) and time.monotonic() - begun < deadline_seconds:

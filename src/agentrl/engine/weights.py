@@ -68,13 +68,30 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 
 def load_weights(model: torch.nn.Module, folder: Path | str) -> None:
-    """Copy the weights in ``folder`` into ``model`` in place, converting dtype and device; ties stay ties.
-
-    Every parameter must be there with its shape, and nothing else; a tied one may be absent, and a buffer, which
-    training does not change, too. Raises ``WeightsError`` that names what is wrong, before the model is touched.
-    """
+    """Copy the weights in ``folder`` into ``model`` in place; see ``read_weights``."""
     import torch
 
+    fresh = read_weights(model, folder)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(fresh[name])
+
+
+def exchange(model: torch.nn.Module, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Put ``fresh`` (of ``read_weights``) into ``model`` without a copy; return what it held. Ties stay ties."""
+    previous = {}
+    for name, parameter in model.named_parameters():
+        previous[name] = parameter.data
+        parameter.data = fresh[name]
+    return previous
+
+
+def read_weights(model: torch.nn.Module, folder: Path | str) -> dict[str, torch.Tensor]:
+    """One tensor for every parameter of ``model``, on its device, in its dtype and in memory of its own.
+
+    Every parameter must be in ``folder`` with its shape, and nothing else; a tied one may be absent, and a buffer,
+    which training does not change, too. Raises ``WeightsError`` that names what is wrong; the model is not touched.
+    """
     folder = Path(folder)
     targets = model.state_dict()
     with opened(folder) as file:
@@ -91,9 +108,12 @@ def load_weights(model: torch.nn.Module, folder: Path | str) -> None:
         }
         untied = {name for name in shapes if name not in reshaped and differs_from_tie(file, name, ties[name] & names)}
         refuse(folder, missing=missing, unexpected=unexpected, reshaped=reshaped, untied=untied)
-        with torch.no_grad():
-            for name in sorted(shapes):
-                targets[name].copy_(file.get_tensor(name))
+        fresh = {}
+        for name, parameter in model.named_parameters():
+            stored = name if name in names else min(ties[name] & names)
+            # A mapped tensor would change or vanish with its file.
+            fresh[name] = file.get_tensor(stored).to(device=parameter.device, dtype=parameter.dtype, copy=True)
+        return fresh
 
 
 def refuse(folder: Path, *, missing: set[str], unexpected: set[str], reshaped: set[str], untied: set[str]) -> None:

@@ -29,6 +29,7 @@ class Conversation:
         self._renderer = renderer
         self._specs: tuple[ToolSpec, ...] = ()
         self._prompt = Prompt(token_ids=(), delta=(), parent=None, new_messages=())
+        self._prompt_text = ""
         self._sampled_ids: Sequence[int] = ()
         self._num_turns = 0
         self.messages: list[Message] = []
@@ -65,8 +66,10 @@ class Conversation:
             prompt_ids=self._prompt.token_ids,
             sampled_ids=self._sampled_ids,
             new_messages=new_messages,
+            prompt_text=self._prompt_text,
         )
         self.messages.extend(new_messages)
+        self._prompt_text = extension.prompt_text
         if extension.append_only:
             ids = [*self._prompt.token_ids, *self._sampled_ids, *extension.ids]
             delta, parent = extension.ids, self._num_turns - 1

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from agentrl.errors import GatewayError, LeaseLost, WaitTimeout
 from agentrl.rollout.group import GroupRunner
@@ -62,6 +63,7 @@ class MCPSampler:
         heart = asyncio.create_task(self._beat(), name="heartbeat")
         tools = asyncio.create_task(self._watch_tools(), name="tools")
         everything = asyncio.gather(*workers)
+        running: list[asyncio.Future[Any]] = [*workers, everything, heart, tools]
         try:
             await asyncio.wait({everything, heart, tools}, return_when=asyncio.FIRST_COMPLETED)
             for task in (heart, tools):
@@ -69,9 +71,9 @@ class MCPSampler:
                     task.result()
             await everything
         finally:
-            for task in (*workers, heart, tools):
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*workers, heart, tools, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             await self._give_back()
 
     async def _work(self) -> None:
@@ -80,14 +82,15 @@ class MCPSampler:
             await self._play(claim)
 
     async def _next_claim(self) -> Claim | None:
-        """The next group, None when none will come. One worker asks at a time, so idle ones cost the store nothing."""
+        """The next group, None when none will come. Of the workers that found none one asks at a time."""
+        if self._stop.is_set():
+            return None
+        if (claim := await self._claim()) is not None:
+            return claim
         idle = IDLE_SECONDS
         async with self._asking:
             while not (self._stop.is_set() or self._ended):
-                claim = await self._store.claim(
-                    self._worker.id, splits=(Split.EVAL, Split.TEST, Split.TRAIN), admission=self._admission
-                )
-                if claim is not None:
+                if (claim := await self._claim()) is not None:
                     return claim
                 if await stream_ended(self._store):
                     self._ended = True
@@ -95,6 +98,10 @@ class MCPSampler:
                 await wait_at_most(self._stop, idle)
                 idle = min(idle * 1.5, MAX_IDLE_SECONDS)
         return None
+
+    async def _claim(self) -> Claim | None:
+        splits = (Split.EVAL, Split.TEST, Split.TRAIN)
+        return await self._store.claim(self._worker.id, splits=splits, admission=self._admission)
 
     async def _play(self, claim: Claim) -> None:
         self._claims[claim.task.id] = claim

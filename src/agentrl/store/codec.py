@@ -41,6 +41,9 @@ from agentrl.types import (
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """The smallest limit of the backends, so that a document one of them takes is taken by all."""
 
+SMALL_WINDOW_BITS = 12
+"""Of short arrays: setting up the usual window costs more than compressing them."""
+
 INT64 = range(-(2**63), 2**63)
 
 
@@ -100,7 +103,8 @@ def check_size(where: str, *parts: str | bytes) -> None:
 def pack_ints(values: Sequence[int], where: str, code: str = "i") -> bytes:
     """Integers as compressed little-endian int32 (``i``) or int8 (``b``)."""
     try:
-        return zlib.compress(little_endian(array(code, values)), 1)
+        raw = little_endian(array(code, values))
+        return zlib.compress(raw, 1, SMALL_WINDOW_BITS if len(raw) <= 1 << SMALL_WINDOW_BITS else zlib.MAX_WBITS)
     except (OverflowError, TypeError) as error:
         raise StoreError(
             f"{where}: expected integers that fit {'int32' if code == 'i' else 'int8'} ({error})"
