@@ -1,4 +1,7 @@
-"""On the search path of a process (and of those it starts), takes away what only Linux has."""
+"""On the search path of a process (and of those it starts), takes away what only Linux has.
+
+Third-party packages here are those of Linux: they keep its folders, and read the platform's name before it changes.
+"""
 
 import builtins
 import ctypes
@@ -7,7 +10,15 @@ import os
 import resource
 import sys
 import sysconfig
+import urllib.request  # noqa: F401
+from contextlib import suppress
+from pathlib import Path
 
+with suppress(ImportError):
+    import psutil  # noqa: F401
+
+OURS = tuple(str(Path(__file__).resolve().parents[3] / "src" / package) for package in ("agentrl", "agentdock"))
+STANDARD = (os.path.dirname(os.__file__), "<frozen")
 HIDDEN = ("/proc", "/dev/shm", "/sys")
 
 
@@ -19,9 +30,22 @@ def is_hidden(path: object) -> bool:
     return text in HIDDEN or text.startswith(tuple(f"{folder}/" for folder in HIDDEN))
 
 
+def asked_by_us() -> bool:
+    """Whether the nearest caller outside the standard library is one of our modules."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(OURS):
+            return True
+        if not file.startswith(STANDARD) or "site-packages" in file:
+            return False
+        frame = frame.f_back
+    return False
+
+
 def without_hidden(function):  # type: ignore[no-untyped-def]
     def called(path=".", *args, **kwargs):  # type: ignore[no-untyped-def]
-        if is_hidden(path):
+        if is_hidden(path) and asked_by_us():
             raise FileNotFoundError(2, "No such file or directory", str(path))
         return function(path, *args, **kwargs)
 
