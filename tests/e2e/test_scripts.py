@@ -205,7 +205,6 @@ def test_two_processes_train_one_run(tmp_path: Path) -> None:
         "--max_steps=2",
         "--save_steps=2",
         "--device=cpu",
-        "--groups_per_step=4",
         "--per_device_train_batch_size=16",
     ]
     code, printed = script(tmp_path, "grpo_example.sh", "two", *flags, NUM_PROCESSES="2")

@@ -65,10 +65,10 @@ def test_an_evaluation_that_is_repeated_gets_a_folder_of_its_own(tmp_path: Path)
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     output = f"--output_dir={tmp_path}"
-    with pytest.raises(ConfigError, match="none: .*holds no run"):
+    with pytest.raises(ConfigError, match=r"none: .*holds no run"):
         configured(["none", output])
     trained(tmp_path)
-    with pytest.raises(ConfigError, match="--model_name_or_path: .*no complete checkpoint"):
+    with pytest.raises(ConfigError, match=r"--model_name_or_path: .*no complete checkpoint"):
         configured(["r", output])
     with pytest.raises(ConfigError, match="--eval_file: an evaluation needs tasks"):
         check_before_evaluation(configured([output, SMALL]))
