@@ -121,6 +121,7 @@ EFFECTS = {
     "wait_timeout": TRAIN + "test_wait_timeout_ends_the_wait_for_a_batch",
     "host": SERVE + "test_host_port_and_model_name_are_what_the_run_is_told",
     "port": SERVE + "test_host_port_and_model_name_are_what_the_run_is_told",
+    "await_weights": SERVE + "test_await_weights_false_serves_the_model_of_a_run_as_it_lies",
 }
 """Option -> the test that shows what it changes."""
 

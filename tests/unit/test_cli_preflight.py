@@ -9,8 +9,7 @@ from cli_help import configured
 
 from agentrl.cli.manifest import sha256_of, write_manifest
 from agentrl.cli.preflight import check_before_start
-from agentrl.cli.quickstart import free_name
-from agentrl.cli.run import refuse_used_folder, with_config_flag
+from agentrl.cli.run import free_name, refuse_used_folder, with_config_flag
 from agentrl.errors import ConfigError
 from agentrl.models.tiny import TINY_MODEL_DIR
 
@@ -106,10 +105,10 @@ def test_a_folder_that_holds_a_run_is_used_again_only_to_go_on_with_it(tmp_path:
 
 
 def test_the_quickstart_takes_the_first_free_name(tmp_path: Path) -> None:
-    assert free_name(tmp_path / "none") == "quickstart"
+    assert free_name(tmp_path / "none", "quickstart") == "quickstart"
     (tmp_path / "quickstart").mkdir()
     (tmp_path / "quickstart-3").mkdir()
-    assert free_name(tmp_path) == "quickstart-2"
+    assert free_name(tmp_path, "quickstart") == "quickstart-2"
 
 
 def test_a_first_word_that_is_no_flag_is_the_configuration() -> None:

@@ -12,6 +12,7 @@ from cli_help import configured, opened
 
 from agentrl.cli.serve import build_engine, pick_device, serve_run
 from agentrl.config import RunConfig
+from agentrl.engine.client import EngineClient
 from agentrl.engine.slots import SlotEngine
 from agentrl.errors import ConfigError, ContextTooLong, WaitTimeout
 from agentrl.rollout.sampler import wait_for_service
@@ -103,6 +104,25 @@ def test_host_port_and_model_name_are_what_the_run_is_told(tmp_path: Path) -> No
     up, down = asyncio.run(scenario())
     assert (up.model, up.kind, up.status) == ("pupil", "scripted", ServiceStatus.UP)
     assert down.status is ServiceStatus.DOWN
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_await_weights_false_serves_the_model_of_a_run_as_it_lies(tmp_path: Path, awaits: bool) -> None:
+    config = configured(tmp_path, f"--await_weights={awaits}")
+
+    async def scenario() -> int | None:
+        async with opened(config) as store:
+            serving = asyncio.create_task(serve_run(config))
+            (url,) = await wait_for_service(store, timeout_seconds=20)
+            client = EngineClient(url)
+            try:
+                return (await client.health()).version
+            finally:
+                await client.close()
+                signal.raise_signal(signal.SIGTERM)
+                await asyncio.wait_for(serving, 20)
+
+    assert asyncio.run(scenario()) == (None if awaits else 0)
 
 
 def test_a_sampler_waits_for_an_engine_no_longer_than_wait_timeout(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -37,8 +38,11 @@ def uid_in_use(uid: int) -> bool:
 
 
 def threads_of_user() -> int:
-    """How many threads this user runs now; the kernel counts them against RLIMIT_NPROC."""
+    """How many threads this user runs now; the kernel counts them against RLIMIT_NPROC (macOS counts processes)."""
     mine = os.getuid()
+    if not PROC.is_dir():
+        listed = subprocess.run(["ps", "-U", str(mine), "-o", "pid="], capture_output=True, text=True, check=True)
+        return len(listed.stdout.split())
     return sum(int(status["Threads"]) for _, status in _statuses() if int(status["Uid"].split()[0]) == mine)
 
 

@@ -20,19 +20,35 @@ from agentrl.types import Task
 
 def check_before_start(config: RunConfig) -> tuple[list[Task], list[Task]]:
     """Training and held-out tasks of a run whose settings can work."""
-    if not config.run.run_name:
-        raise ConfigError("a run needs a name", setting="--run_name")
-    check_model(config)
+    check_sampling_side(config)
     if not config.tasks.train_file:
         raise ConfigError("a run needs tasks: a JSONL file with id, query, answer, scorer", setting="--train_file")
     check_training(config)
+    train = read_tasks(config.tasks.train_file, "--train_file")
+    check_scorers(train, config.tasks.train_file)
+    return train, held_out_tasks(config) if config.evaluates else []
+
+
+def check_before_evaluation(config: RunConfig) -> list[Task]:
+    """Tasks of an evaluation whose settings can work."""
+    check_sampling_side(config)
+    if not config.tasks.eval_file:
+        raise ConfigError("an evaluation needs tasks: a JSONL file with id, query, answer", setting="--eval_file")
+    return held_out_tasks(config)
+
+
+def check_sampling_side(config: RunConfig) -> None:
+    if not config.run.run_name:
+        raise ConfigError("a run needs a name", setting="--run_name")
+    check_model(config)
     check_tools(config)
     load_scorer_module(config.tasks.scorer_module)
-    train = read_tasks(config.tasks.train_file, "--train_file")
-    held_out = read_tasks(config.tasks.eval_file, "--eval_file") if config.evaluates else []
-    check_scorers(train, config.tasks.train_file)
-    check_scorers(held_out, config.tasks.eval_file)
-    return train, held_out
+
+
+def held_out_tasks(config: RunConfig) -> list[Task]:
+    tasks = read_tasks(config.tasks.eval_file, "--eval_file")
+    check_scorers(tasks, config.tasks.eval_file)
+    return tasks
 
 
 def check_model(config: RunConfig) -> None:

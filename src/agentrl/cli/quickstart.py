@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from agentrl.cli.preflight import require_torch
-from agentrl.cli.run import run
+from agentrl.cli.run import free_name, run
 from agentrl.config import RunConfig
-from agentrl.models.tiny import TINY_MODEL_DIR, Part, make_tasks, write_tasks
+
+if TYPE_CHECKING:
+    from agentrl.models.tiny import Part
 
 NUM_TRAIN, NUM_HELD_OUT = 4000, 64
 DEFAULT_NAME = "quickstart"
@@ -25,7 +28,9 @@ def main(argv: Sequence[str]) -> int:
     with as_file(files("agentrl.cli") / "quickstart.yaml") as options:
         config = RunConfig.parse(["--config", str(options), *argv], command="quickstart", description=__doc__ or "")
     require_torch()
-    name = config.run.run_name or free_name(Path(config.run.output_dir))
+    from agentrl.models.tiny import TINY_MODEL_DIR
+
+    name = config.run.run_name or free_name(Path(config.run.output_dir), DEFAULT_NAME)
     data = Path(config.run.output_dir) / f"{name}-data"
     paths = {
         "run_name": name,
@@ -40,16 +45,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def free_name(output: Path) -> str:
-    """``quickstart``, or with the first free number, so that a second try needs no flag."""
-    taken = {path.name for path in output.glob(f"{DEFAULT_NAME}*")} if output.is_dir() else set()
-    number = 1
-    while (name := DEFAULT_NAME if number == 1 else f"{DEFAULT_NAME}-{number}") in taken:
-        number += 1
-    return name
-
-
 def write_split(folder: Path, split: Part, count: int) -> Path:
+    from agentrl.models.tiny import make_tasks, write_tasks
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split}.jsonl"
     write_tasks(path, make_tasks(split, count, seed=0))

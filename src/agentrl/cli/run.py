@@ -15,6 +15,7 @@ import signal
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
@@ -27,7 +28,7 @@ from agentrl.cli.preflight import check_before_start
 from agentrl.cli.report import report
 from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
-from agentrl.cli.view import MetricsTail, RunView
+from agentrl.cli.view import MetricsTail, RunView, View
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, Interrupted
 from agentrl.store import Store, open_store
@@ -71,6 +72,14 @@ def prepare(config: RunConfig) -> tuple[list[Task], list[Task]]:
     config.save(config.folder / "config.yaml")
     write_manifest(config, config.folder / "manifest.json")
     return train, held_out
+
+
+def free_name(output: Path, wanted: str) -> str:
+    """``wanted``, or with the first free number, for what is repeated without a thought."""
+    number = 1
+    while (output / (name := wanted if number == 1 else f"{wanted}-{number}")).exists():
+        number += 1
+    return name
 
 
 def refuse_used_folder(config: RunConfig) -> None:
@@ -192,8 +201,10 @@ class Watch:
 
     store: Store
     supervisor: Supervisor
-    view: RunView
+    view: View
     interrupted: asyncio.Event
+    on_interrupt: str = "the trainer finishes its step and saves; Ctrl-C again stops at once"
+    way_on: str = "go on with --resume_from_checkpoint auto"
 
     async def during(self, phase: str, work: Awaitable[T]) -> T:
         """The result of ``work``; ``ProcessDied`` when a child ends meanwhile, ``Interrupted`` on Ctrl-C."""
@@ -205,8 +216,8 @@ class Watch:
                 self.supervisor.check()
                 self.view.refresh(await self.store.workers())
                 if self.interrupted.is_set():
-                    self.view.say("interrupted: the trainer finishes its step and saves; Ctrl-C again stops at once")
-                    raise Interrupted("stopped before the run was complete; go on with --resume_from_checkpoint auto")
+                    self.view.say(f"interrupted: {self.on_interrupt}")
+                    raise Interrupted(f"stopped before the run was complete; {self.way_on}")
             return task.result()
         finally:
             task.cancel()

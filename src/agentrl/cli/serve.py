@@ -1,7 +1,7 @@
 """``agentrl serve``: the embedded engine over HTTP: token ids for samplers, chat completions for everybody.
 
-With ``--run_name`` it belongs to a run: it registers itself in the store and serves nothing until the trainer has
-published a first version. Without, it serves the model as it lies in its folder.
+With ``--run_name`` it belongs to a run: it registers itself in the store and, with ``await_weights`` (default), serves
+nothing until the trainer has published a first version. Otherwise it serves the model as it lies in its folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def serve_alone(config: RunConfig) -> None:
 
 
 async def serve_run(config: RunConfig) -> None:
-    engine = build_engine(config, version=None)
+    engine = build_engine(config, version=None if config.serve.await_weights else 0)
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
     stop = stop_on_signals()

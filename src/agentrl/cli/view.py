@@ -6,11 +6,12 @@ import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -42,6 +43,16 @@ class MetricsTail:
         complete = chunk[: chunk.rfind(b"\n") + 1]
         self._offset += len(complete)
         return [json.loads(line) for line in complete.splitlines()]
+
+
+class View(Protocol):
+    """What a run tells while it goes on."""
+
+    phase: str
+
+    def say(self, text: RenderableType) -> None: ...
+
+    def refresh(self, workers: Sequence[Worker] = ()) -> None: ...
 
 
 class RunView:
@@ -152,3 +163,44 @@ def show_trajectory(
 
 def message_text(message: Message) -> Text:
     return Text(f"{message['role']:<9}  ", style="bold") + Text(str(message.get("content", "")), style="dim")
+
+
+class EvaluationView:
+    """Episodes finished and their mean score: a bar on a terminal, a line a quarter elsewhere."""
+
+    def __init__(self, console: Console, tail: MetricsTail, *, num_episodes: int) -> None:
+        self.console = console
+        self.phase = ""
+        self._tail = tail
+        self._num_episodes = num_episodes
+        self._scores: dict[str, float] = {}
+        self._said = 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task("episodes", total=num_episodes)
+
+    def __enter__(self) -> EvaluationView:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: RenderableType) -> None:
+        self.console.print(text, soft_wrap=True)
+
+    def refresh(self, workers: Sequence[Worker] = ()) -> None:
+        for event in self._tail.read():
+            if event["kind"] == "record":
+                self._scores[event["id"].rpartition("/")[0]] = event["score"] or 0.0
+        done, success = len(self._scores), mean(list(self._scores.values()))
+        self._progress.update(self._bar, completed=done, description=f"episodes, success {success:.3f}")
+        if not self.console.is_terminal and done * 4 // self._num_episodes > self._said:
+            self._said = done * 4 // self._num_episodes
+            self.console.print(f"{done}/{self._num_episodes} episodes, success {success:.3f}", highlight=False)

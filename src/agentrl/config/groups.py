@@ -199,6 +199,7 @@ class ServeOptions:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(0, "port; 0 takes a free one")
+    await_weights: bool = option(True, "for a run: wait for its first weights; false: serve the model as it lies")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

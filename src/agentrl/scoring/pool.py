@@ -129,17 +129,27 @@ class WorkerProcess:
 
     def end_reason(self) -> str:
         """How the process ended by itself; then the rest of its group is ended too."""
-        ended = None
+        code = None
         for _ in range(50):
-            if (ended := os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is not None:
+            if (code := exit_code(self._process)) is not None:
                 break
             time.sleep(0.01)
         self.kill()
-        if ended is None:
+        if code is None:
             return "the worker process closed its connection"
-        by_signal = ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
-        how = f"signal {signal.Signals(ended.si_status).name}" if by_signal else f"exit code {ended.si_status}"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"the worker process ended itself ({how})"
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Its exit code, negative for a signal; None while it runs. Where the system can, it is not reaped yet, so that its
+    group's number stays its own until the group is killed (macOS can from Python 3.13)."""
+    if not hasattr(os, "waitid"):
+        return process.poll()
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    if ended is None:
+        return None
+    return -ended.si_status if ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED) else ended.si_status
 
 
 def processor_seconds(pid: int) -> float | None:

@@ -52,12 +52,15 @@ def attempt(work: Callable[[], object]) -> str:
 
 
 def limit(job: dict[str, Any]) -> None:
-    """Processor and memory limits of one job: an orphan cannot run on, a huge number cannot take the machine."""
+    """Processor and memory limits of one job: an orphan cannot run on, a huge number cannot take the machine.
+
+    macOS does not hold a process to ``RLIMIT_AS`` and may refuse to set it: there the memory is not limited.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     seconds = int(used.ru_utime + used.ru_stime + job["cpu_seconds"]) + 2
     resource.setrlimit(resource.RLIMIT_CPU, (seconds if hard == resource.RLIM_INFINITY else min(seconds, hard), hard))
-    if job.get("memory_bytes"):
+    if job.get("memory_bytes") and sys.platform == "linux":
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (job["memory_bytes"], hard))
 
