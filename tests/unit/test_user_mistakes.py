@@ -117,7 +117,8 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     "a device that is not there": (["--device=gpu"], "--device: expects auto, cpu, cuda or cuda:N, got 'gpu'"),
     "a hub's name for a folder": (
         ["--model_name_or_path=Qwen/Qwen3-4B"],
-        "Qwen/Qwen3-4B is not the folder of a model: it has no config.json, and no complete checkpoint-N (download a model of a hub first)",
+        "Qwen/Qwen3-4B is not the folder of a model: it has no config.json, and no complete checkpoint-N "
+        "(download a model of a hub first)",
     ),
     "a file that is not there": (["--train_file=none.jsonl"], "--train_file: no such file: none.jsonl"),
     "a held-out file that is not there": (["--eval_file=none.jsonl"], "--eval_file: no such file: none.jsonl"),

@@ -1,8 +1,8 @@
 """SQL of the trainer's side: take, ack, drop, rewind, and what becomes of a group that has nothing left to train.
 
 Rows are judged when they are taken: a group of which a version outside the trainer's lineage sampled any row is
-``ancestor``, a row sampled too many steps ago is ``stale``. A group left without live rows runs again: under a new ``seq`` when it went
-stale (at most ``max_attempts`` times), under its old one when its lineage ended.
+``ancestor``, a row sampled too many steps ago is ``stale``. A group left without live rows runs again: under a new
+``seq`` when it went stale (at most ``max_attempts`` times), under its old one when its lineage ended.
 """
 
 from __future__ import annotations
