@@ -30,8 +30,7 @@ require_run_name "$@"
 RUN_NAME="$1"
 shift
 
-LOSS=(--loss_calculater GRPO --token_level_loss true
-  --epsilon 0.2 --epsilon_higher 0.08)
+LOSS=(--loss_calculater GRPO --token_level_loss true)
 
 if [ -z "${MODEL_PATH:-}" ]; then
   # The small model: a batch of 64 episodes, short answers, 40 steps.
