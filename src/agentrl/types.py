@@ -291,6 +291,8 @@ class Record:
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     tool_calls: int = 0
+    tool_errors: int = 0
+    """Calls that ended in an error, past their deadline or with an unknown outcome; not those that were not run."""
     min_version: int | None = None
     max_version: int | None = None
     error: Mapping[str, str] | None = None

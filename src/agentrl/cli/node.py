@@ -16,7 +16,7 @@ from rich.console import Console
 
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
-from agentrl.cli.run import STOP_GRACE_SECONDS, TRAINING_ENDED, WATCH_SECONDS, play, prepare
+from agentrl.cli.run import STOP_GRACE_SECONDS, TRAINING_ENDED, WATCH_SECONDS, play, prepared
 from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.config import RunConfig
@@ -35,8 +35,12 @@ def main(argv: Sequence[str]) -> int:
 def sampling_node(config: RunConfig, stop: threading.Event) -> Iterator[None]:
     """A node beside this trainer. Its death sets ``stop`` and is raised as ``ProcessDied``; when the trainer is done
     the last evaluation is waited for."""
-    train, held_out = prepare(config)
-    print_start(Console(), config, train, held_out)
+    with prepared(config) as (train, held_out):
+        print_start(Console(), config, train, held_out)
+        yield from supervised_node(config, stop)
+
+
+def supervised_node(config: RunConfig, stop: threading.Event) -> Iterator[None]:
     supervisor = Supervisor(config.folder / "logs", env={})
     arguments = ["node", "--config", str(config.folder / "config.yaml")]
     supervisor.start("node", arguments, num_threads=1, expected_to_end=True, shows=True)

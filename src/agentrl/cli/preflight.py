@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,7 +84,13 @@ def check_training(config: RunConfig) -> None:
 
 
 def check_tools(config: RunConfig) -> None:
-    known = [spec.name for spec in parse_sources(config.tools.mcp_manager_url)]
+    specs = parse_sources(config.tools.mcp_manager_url)
+    for spec in specs:
+        if "$" not in spec.command and shutil.which(spec.command, path=spec.env.get("PATH")) is None:
+            raise ConfigError(
+                f"tool server {spec.name!r}: there is no program {spec.command!r}", setting="--mcp_manager_url"
+            )
+    known = [spec.name for spec in specs]
     unknown = [name for name in config.tools.mcp_server_name if name not in known]
     if unknown:
         raise ConfigError(

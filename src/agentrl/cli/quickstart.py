@@ -16,6 +16,7 @@ from rich.console import Console
 from agentrl.cli.preflight import require_torch
 from agentrl.cli.run import free_name, run
 from agentrl.config import RunConfig
+from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentrl.models.tiny import Part
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     require_torch()
     from agentrl.models.tiny import TINY_MODEL_DIR
 
-    name = config.run.run_name or free_name(Path(config.run.output_dir), DEFAULT_NAME)
+    name = config.run.run_name or default_name(config)
     data = Path(config.run.output_dir) / f"{name}-data"
     paths = {
         "run_name": name,
@@ -45,10 +46,22 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def default_name(config: RunConfig) -> str:
+    """A name that is free; to resume, the newest run that was started without a name."""
+    output = Path(config.run.output_dir)
+    started = [path.parent for path in output.glob(f"{DEFAULT_NAME}*/run.db")]
+    if config.run.resume_from_checkpoint and started:
+        return max(started, key=lambda folder: (folder / "run.db").stat().st_mtime).name
+    return free_name(output, DEFAULT_NAME)
+
+
 def write_split(folder: Path, split: Part, count: int) -> Path:
     from agentrl.models.tiny import make_tasks, write_tasks
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}", setting="--output_dir") from error
     path = folder / f"{split}.jsonl"
     write_tasks(path, make_tasks(split, count, seed=0))
     return path

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console
 
 from agentrl.cli.evaluation import Evaluation
+from agentrl.cli.feed import planned_steps
 from agentrl.cli.view import show_trajectory
 from agentrl.config import RunConfig
 from agentrl.store import Store
@@ -28,6 +29,8 @@ async def report(
             if evaluation.num_unscored:
                 console.print(f"{title}: {evaluation.num_unscored} held-out records could not be scored")
     console.print(await tally(store), highlight=False, soft_wrap=True)
+    for warning in await warnings(config, store):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True, markup=False)
     console.print(f"run folder: {config.folder}", highlight=False, soft_wrap=True)
     if before is not None and after is not None:
         console.print(f"held-out success: {before.success:.3f} -> {after.success:.3f}", highlight=False)
@@ -43,6 +46,27 @@ async def tally(store: Store) -> str:
         f"trained {last.step if last else 0} steps; groups: {counted(groups)}; "
         f"rows: {counted({str(status): count for status, count in rows.items() if count})}"
     )
+
+
+async def warnings(config: RunConfig, store: Store) -> list[str]:
+    """What a person should know before trusting the result."""
+    last = await store.latest_version()
+    steps = last.step if last else 0
+    tasks = await store.count("task", split=Split.TRAIN)
+    silent = await store.count("task", split=Split.TRAIN, status=TaskStatus.ABANDONED, reason="no_signal")
+    said = []
+    if steps == 0 and tasks:
+        said.append(f"nothing was trained: in {silent} of {tasks} groups all episodes scored the same")
+    elif steps < planned_steps(config, tasks // config.tasks.num_train_epochs):
+        said.append(
+            f"the tasks gave {steps} steps, fewer than planned, because {silent} groups scored all the same; "
+            "more tasks or a higher --num_train_epochs give more"
+        )
+    records = await store.find("record")
+    calls, failed = sum(record.tool_calls for record in records), sum(record.tool_errors for record in records)
+    if failed * 2 > calls:
+        said.append(f"{failed} of {calls} tool calls failed; see {config.folder / 'logs' / 'sampler.log'}")
+    return said
 
 
 def counted(counts: Mapping[str, int]) -> str:

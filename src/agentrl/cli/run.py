@@ -10,8 +10,10 @@ stops everything.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from rich.console import Console
 
 from agentrl.cli.evaluation import FIRST_VERSION, EvaluationRounds
 from agentrl.cli.feed import planned_steps, training_tasks
+from agentrl.cli.lock import held
 from agentrl.cli.manifest import write_manifest
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
@@ -30,10 +33,12 @@ from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.cli.view import MetricsTail, RunView, View
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, Interrupted
+from agentrl.errors import ConfigError, Interrupted, ProcessDied
 from agentrl.store import Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry
 from agentrl.types import ServiceStatus, Split, Task
+
+logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
@@ -60,18 +65,20 @@ def with_config_flag(argv: Sequence[str]) -> list[str]:
 
 
 def run(config: RunConfig, console: Console) -> None:
-    train, held_out = prepare(config)
-    print_start(console, config, train, held_out)
-    asyncio.run(play(config, console, train, held_out, with_trainer=True))
+    with prepared(config) as (train, held_out):
+        print_start(console, config, train, held_out)
+        asyncio.run(play(config, console, train, held_out, with_trainer=True))
 
 
-def prepare(config: RunConfig) -> tuple[list[Task], list[Task]]:
-    """Check everything that can be checked, then write what the run is made of into its folder."""
+@contextmanager
+def prepared(config: RunConfig) -> Iterator[tuple[list[Task], list[Task]]]:
+    """Check everything that can be checked, take the run's folder, and write into it what the run is made of."""
     train, held_out = check_before_start(config)
-    refuse_used_folder(config)
-    config.save(config.folder / "config.yaml")
-    write_manifest(config, config.folder / "manifest.json")
-    return train, held_out
+    with held(config.folder, "run"):
+        refuse_used_folder(config)
+        config.save(config.folder / "config.yaml")
+        write_manifest(config, config.folder / "manifest.json")
+        yield train, held_out
 
 
 def free_name(output: Path, wanted: str) -> str:
@@ -89,6 +96,8 @@ def refuse_used_folder(config: RunConfig) -> None:
             "--resume_from_checkpoint auto",
             setting="--run_name",
         )
+    if config.run.resume_from_checkpoint == "auto" and not (config.folder / "run.db").exists():
+        logger.warning("there is nothing to resume in %s: the run starts from the beginning", config.folder)
 
 
 async def play(
@@ -105,7 +114,7 @@ async def play(
     view = RunView(console, tail, max_steps=planned_steps(config, len(train)), logging_steps=config.run.logging_steps)
     try:
         with view, interrupts(supervisor) as interrupted:
-            watch = Watch(store, supervisor, view, interrupted)
+            watch = Watch(store, supervisor, view, interrupted, way_on=way_on(config))
             try:
                 start_children(config, supervisor, view, with_trainer=with_trainer)
                 before = await watch.during("evaluating", rounds.play(FIRST_VERSION))
@@ -115,8 +124,11 @@ async def play(
                 last = await store.latest_version() or FIRST_VERSION
                 after = await watch.during("evaluating", rounds.play(last))
                 await store.end_stream(Split.EVAL)
+            except ProcessDied as died:
+                raise ProcessDied(f"{died}\n{watch.way_on}") from died
             finally:
                 view.phase = "stopping"
+                view.refresh()
                 await asyncio.to_thread(stop_children, supervisor, interrupted.is_set())
                 view.refresh()
         await report(config, console, store, before, after)
@@ -182,6 +194,7 @@ def interrupts(supervisor: Supervisor) -> Iterator[asyncio.Event]:
 
     def interrupt() -> None:
         if event.is_set():
+            print("stopped at once; what was in progress is lost", file=sys.stderr)
             supervisor.kill_all()
             os._exit(INTERRUPTED)
         event.set()
@@ -193,6 +206,10 @@ def interrupts(supervisor: Supervisor) -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def way_on(config: RunConfig) -> str:
+    return f"go on with --run_name {config.run.run_name} --resume_from_checkpoint auto"
 
 
 @dataclass(slots=True)

@@ -24,9 +24,12 @@ class Child:
     process: subprocess.Popen[bytes]
     log: Path
     expected_to_end: bool = False
+    log_begins: int = 0
 
     def tail(self) -> str:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-TAIL_LINES:]
+        """The last lines it wrote; those of an earlier start are left out."""
+        written = self.log.read_bytes()[self.log_begins :].decode(errors="replace")
+        lines = written.rstrip().splitlines()[-TAIL_LINES:]
         return "\n".join(f"    {line}" for line in lines) or "    (the log is empty)"
 
 
@@ -51,6 +54,7 @@ class Supervisor:
         self._log_folder.mkdir(parents=True, exist_ok=True)
         log = self._log_folder / f"{name}.log"
         with log.open("ab") as output:
+            begins = output.tell()
             process = subprocess.Popen(
                 [sys.executable, "-m", "agentrl", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -60,7 +64,7 @@ class Supervisor:
                 start_new_session=True,
             )
         guardian.add(process.pid)
-        child = Child(name=name, process=process, log=log, expected_to_end=expected_to_end)
+        child = Child(name=name, process=process, log=log, expected_to_end=expected_to_end, log_begins=begins)
         self.children[name] = child
         return child
 

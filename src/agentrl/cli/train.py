@@ -21,6 +21,7 @@ from rich.console import Console
 
 from agentrl.cli.exits import tell
 from agentrl.cli.feed import planned_steps, read_tasks
+from agentrl.cli.lock import held
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.node import sampling_node
 from agentrl.cli.preflight import check_model, require_torch
@@ -120,7 +121,8 @@ def open_world(config: RunConfig, stop: threading.Event) -> Iterator[World]:
     from agentrl.trainer.source import StoreBatchSource
     from agentrl.weights.disk import DiskPublisher
 
-    with sampling_node(config, stop) if config.run.enable_sampling else nullcontext():
+    node = sampling_node(config, stop) if config.run.enable_sampling else nullcontext()
+    with held(config.folder, "trainer"), node:
         store = open_store(config.store_url, run=config.run.run_name)
         with BlockingStore(store) as blocking:
 

@@ -90,7 +90,9 @@ class RunView:
             if event["kind"] == "evaluation":
                 self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
             if event["kind"] == "step":
-                self._steps.append({**event, "success": mean(self._scores), "turns": mean(self._turns)})
+                self._steps.append(
+                    {**event, "success": mean(self._scores) if self._scores else None, "turns": mean(self._turns)}
+                )
                 if not self._live and self._shows(self._steps[-1]):
                     self.console.print(plain_line(self._steps[-1], self._max_steps), highlight=False, soft_wrap=True)
         if self._live:
@@ -120,10 +122,15 @@ def mean(values: Sequence[float] | deque[float] | deque[int]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
+def share(value: float | None) -> str:
+    """A dash while no record was seen: after a resume the first step may be trained before one is."""
+    return "-" if value is None else f"{value:.0%}"
+
+
 def cells(event: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{event.get('reward', 0.0):.3f}",
-        f"{event['success']:.0%}",
+        share(event["success"]),
         f"{event['turns']:.1f}",
         f"{event.get('tokens_per_second', 0.0):,.0f}",
         f"{event.get('staleness', 0.0):.2f}",
@@ -136,7 +143,7 @@ def plain_line(event: dict[str, Any], max_steps: int) -> str:
     speed = short(event.get("tokens_per_second", 0.0))
     return (
         f"step {event['step']:>3.0f}/{max_steps} reward {event.get('reward', 0.0):.2f} "
-        f"success {event['success']:>4.0%} turns {event['turns']:.1f} tok/s {speed:>4} "
+        f"success {share(event['success']):>4} turns {event['turns']:.1f} tok/s {speed:>4} "
         f"stale {event.get('staleness', 0.0):.1f} loss {event.get('loss', 0.0):+.3f}"
     )
 

@@ -158,6 +158,11 @@ def with_attempts(options: RolloutOptions, given: frozenset[str]) -> RolloutOpti
 def check(config: RunConfig) -> None:
     """Refuse what cannot work, naming the option and the way out."""
     check_ranges(config)
+    if not RUN_NAME.fullmatch(config.run.run_name):
+        raise ConfigError(
+            f"{config.run.run_name!r} cannot name a folder: leave out /, \\ and control characters, and a dot at first",
+            setting="--run_name",
+        )
     check_sampling("--preferred_sampling_params", config.rollout.preferred_sampling_params)
     check_sampling("--eval_sampling_params", config.rollout.eval_sampling_params)
     train = config.rollout.preferred_sampling_params
@@ -217,6 +222,7 @@ def check_ranges(config: RunConfig) -> None:
         raise ConfigError("a group needs 2 or more episodes for a baseline", setting="--num_generations")
 
 
+RUN_NAME = re.compile(r"(?:[^./\\\x00-\x1f][^/\\\x00-\x1f]*)?")
 POSITIVE = (
     "num_train_epochs eval_generations max_turns max_new_tokens max_prompt_tokens episode_timeout max_silent_turns "
     "target_concurrency max_attempts group_deadline scorer_timeout tool_timeout tool_result_limit learning_rate "

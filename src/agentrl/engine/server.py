@@ -54,7 +54,9 @@ async def serve(
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}", setting="--port") from error
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}", setting="--host, --port"
+            ) from error
         url = url_of(host, runner.addresses[0][1])
         logger.info("engine of %s at %s", model_name, url)
         if host not in LOOPBACK:

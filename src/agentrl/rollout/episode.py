@@ -64,6 +64,7 @@ class Episode:
             prompt_tokens=sum(len(turn.prompt_ids_delta) for turn in self.turns),
             sampled_tokens=sum(len(turn.token_ids) for turn in self.turns),
             tool_calls=sum(len(turn.tool_results) for turn in self.turns),
+            tool_errors=sum(tool_failed(result) for turn in self.turns for result in turn.tool_results),
             min_version=min(spans, default=None),
             max_version=max(spans, default=None),
             error=error.as_record() if error else None,
@@ -195,9 +196,13 @@ def repeat_flags(episode: Episode, completion: Completion) -> frozenset[Flag]:
 
 def turn_flags(reply: Reply, results: Sequence[ToolResult]) -> frozenset[Flag]:
     flags = {Flag.FORMAT_ERROR} if reply.malformed else set()
-    if any(result.status not in (ResultStatus.OK, ResultStatus.REJECTED) for result in results):
+    if any(tool_failed(result) for result in results):
         flags.add(Flag.TOOL_FAILED)
     return frozenset(flags)
+
+
+def tool_failed(result: ToolResult) -> bool:
+    return result.status not in (ResultStatus.OK, ResultStatus.REJECTED)
 
 
 async def call_tools(calls: Sequence[ToolCall], tools: ToolSession) -> list[ToolResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ READ = frozenset({"scorer", "answer_schema", "system_prompt", "query_prompt", "m
 TAG_NAME = re.compile(r"[^\W\d][\w.-]*\Z")
 MODULE_ATTRIBUTE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 DEFAULT_SCORER = "agentcpm"
-NO_TRUTH = 'give the truth, or a scorer that needs none ("scorer": "none"), or sample without scoring (--score none)'
+NO_TRUTH = 'give the truth, or a scorer that needs none ("scorer": "none")'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,8 @@ class Row:
 
     def _answer_schema(self, rules: Rules) -> Iterator[TaskProblem]:
         value = self.get("answer_schema")
+        if isinstance(value, str) and value != "boxed" and difflib.get_close_matches(value, ["boxed"], cutoff=0.8):
+            yield self.problem("answer_schema", "invalid", f"{value!r} looks like boxed misspelt")
         if value is not None and not (isinstance(value, str) and TAG_NAME.match(value)):
             yield self.problem(
                 "answer_schema", "invalid", f"{value!r} is not boxed and not the bare name of a tag, like answer"
