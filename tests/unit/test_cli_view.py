@@ -138,7 +138,7 @@ def test_the_last_table_has_the_newest_steps_and_fits_the_terminal(tmp_path: Pat
 
 
 def test_an_event_without_values_is_shown_all_the_same(tmp_path: Path) -> None:
-    assert "step   1/40 reward 0.00 success   0% turns 0.0" in seen(tmp_path, {"kind": "step", "step": 1})
+    assert "step   1/40 reward 0.00 success    - turns 0.0" in seen(tmp_path, {"kind": "step", "step": 1})
 
 
 # --- Trajectories ------------------------------------------------------------------------------------------------
