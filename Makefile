@@ -1,10 +1,11 @@
 # make quickstart   train a small agent on this machine's CPU and watch it learn
 # make test         the fast tests (minutes)
 # make check        style, types, architecture
-# PYTHON, TORCH_INDEX (a wheel index for torch) and PIP_INDEX_URL may be set.
+# An active virtual environment is used, with its torch if it has one; else .venv is made.
+# PYTHON, VENV, TORCH_INDEX (a wheel index for torch) and PIP_INDEX_URL may be set.
 
 PYTHON ?= python3
-VENV ?= .venv
+VENV ?= $(or $(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -42,14 +43,16 @@ dev: $(MARK)-dev
 
 $(MARK)-train: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c "import torch" 2>/dev/null || echo "installing torch (a CPU wheel is about 200 MB) and the packages of pyproject.toml into $(VENV)"
 	$(PIP) install -q -U pip
-	$(PIP) install -q -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(PIP) install -q -c constraints.txt -e ".[train]"
+	@if $(BIN)/python -c "import torch" 2>/dev/null; then echo "using the torch of $(VENV)"; else \
+		echo "installing torch into $(VENV): about 200 MB for a CPU, several GB for CUDA (TORCH_INDEX chooses)"; \
+		$(PIP) install -q -c constraints.txt torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)); fi
+	@echo "installing the packages of pyproject.toml into $(VENV): about 300 MB"
+	$(PIP) install -q -e ".[train]"
 	@touch $@
 
 $(MARK)-dev: $(MARK)-train
-	$(PIP) install -q -c constraints.txt -e ".[train,dev]"
+	$(PIP) install -q -e ".[train,dev]"
 	@touch $@
 
 clean:

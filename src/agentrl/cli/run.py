@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
@@ -139,7 +140,8 @@ async def play(
 
 
 async def forget_earlier_start(store: Store) -> None:
-    """Engines of an earlier start of this run are gone; only those that register themselves now are asked."""
+    """Processes of an earlier start of this run are gone; only engines that register themselves now are asked."""
+    await store.expire_dead_workers(socket.gethostname())
     for service in await store.services():
         await store.put_service(replace(service, status=ServiceStatus.DOWN))
     await store.set_state(TRAINING_ENDED, False)

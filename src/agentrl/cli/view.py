@@ -103,7 +103,9 @@ class RunView:
 
     def _table(self, workers: Sequence[Worker]) -> RenderableType:
         lag = " · ".join(
-            f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}" for w in workers
+            f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}"
+            for w in workers
+            if w.alive
         )
         state = f"{self.phase}, {self._max_steps} steps planned · last heartbeats: {lag or 'none yet'}"
         return Group(self._steps_table(), Text(state, style="dim"))
