@@ -189,8 +189,8 @@ def test_a_wrong_file_is_named_with_line_and_key(tmp_path: Path, text: str, mess
     assert message in file_refusal(tmp_path, text)
 
 
-def test_a_wrong_value_in_a_file_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--steps: invalid int value: 'many'"):
+def test_a_wrong_value_in_a_file_names_file_and_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--config .*run\.yaml: --steps: invalid int value: 'many'"):
         parse_file(tmp_path, "steps: many")
 
 

@@ -72,7 +72,8 @@ def parse_options(
     kinds = kinds_of(groups)
     words, files = without_config(argv)
     flags = refuse_repeated(fold(words, kinds, others), kinds)
-    expanded = [flag for path in files for flag in flags_of_file(path, {**kinds_of_others(others), **kinds})]
+    known = {**kinds_of_others(others), **kinds}
+    expanded = [flag for path in files for flag in checked(parser, flags_of_file(path, known), path)]
     parsed = vars(parser.parse_args([*expanded, *flags]))
     given = {name for name, value in parsed.items() if value is not None}
     own = {group: [field.name for field in dataclasses.fields(group)] for group in groups}
@@ -81,6 +82,15 @@ def parse_options(
         values={group: {name: unset_none(parsed[name]) for name in own[group] if name in given} for group in groups},
         notices=tuple(line for line in lines if line),
     )
+
+
+def checked(parser: argparse.ArgumentParser, flags: list[str], path: Path) -> list[str]:
+    """``flags`` of a file; an error in a value names the file beside the option."""
+    try:
+        parser.parse_args(flags)
+    except ConfigError as error:
+        raise ConfigError(str(error), setting=f"--config {path}") from error
+    return flags
 
 
 def build_parser(groups: Sequence[type], *, command: str, description: str) -> argparse.ArgumentParser:
