@@ -49,6 +49,7 @@ SHOWN = {
     "num_train_epochs": "test_epochs_give_the_steps",
     "save_steps": "test_save_steps_and_save_total_limit_choose_the_checkpoints",
     "save_total_limit": "test_save_steps_and_save_total_limit_choose_the_checkpoints",
+    "save_only_model": "test_save_only_model_leaves_the_training_state_out",
     "max_tokens_per_microbatch": "test_max_tokens_per_microbatch_splits_a_step",
     "logging_steps": "test_logging_steps_thins_the_lines",
     "torch_dtype": "test_model_options_reach_the_trainer",
@@ -126,6 +127,15 @@ def test_epochs_give_the_steps(folder: Path) -> None:
 def test_save_steps_and_save_total_limit_choose_the_checkpoints(folder: Path) -> None:
     run = sft(folder, "saves", {"max_steps": "5", "save_steps": "1", "save_total_limit": "2"})
     assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-5"]
+
+
+def test_save_only_model_leaves_the_training_state_out(folder: Path) -> None:
+    with_state, alone = (
+        sft(folder, f"only-{only}", {"save_only_model": only, "max_steps": "1"}) for only in ("false", "true")
+    )
+    assert (with_state / "checkpoint-1" / "state").is_dir()
+    assert (alone / "checkpoint-1" / "model.safetensors").is_file()
+    assert not (alone / "checkpoint-1" / "state").exists()
 
 
 def test_max_tokens_per_microbatch_splits_a_step(folder: Path, usual: str) -> None:

@@ -16,6 +16,7 @@ from agentrl.errors import ConfigError
 GROUPS = (RunOptions, ModelOptions, SftOptions, SftOptimOptions, CheckpointOptions)
 EVALUATES_NOTHING = "supervised training evaluates nothing: give the result to `agentrl run` with an eval_file"
 WITHOUT_EFFECT = {
+    "data_parallel_size": "supervised training runs on one rank",
     "db_connection_string": "supervised training has no store",
     "enable_sampling": "supervised training samples nothing: leave it out",
     "model_name": "nothing is served: leave it out",
