@@ -708,6 +708,21 @@ async def test_stale_rows_are_dropped_counted_and_their_groups_pushed_again(open
 
 
 @scenario
+async def test_a_stream_that_ended_is_opened_again(open_backend: Open) -> None:
+    store = await open_backend()
+    await store.add_tasks(tasks(1))
+    await publish(store, 0)
+    await play_next(store)
+    await store.end_stream(Split.TRAIN)
+    assert await store.stream_ended(Split.TRAIN)
+    assert not await store.stream_ended(Split.EVAL)
+    await store.reopen_stream(Split.TRAIN)
+    assert not await store.stream_ended(Split.TRAIN)
+    assert await take(store, 1, groups=2) is None
+    await store.close()
+
+
+@scenario
 async def test_rows_of_the_weights_in_training_are_never_stale(open_backend: Open) -> None:
     store = await open_backend()
     await store.add_tasks(tasks(1))

@@ -142,6 +142,8 @@ async def play(
 async def forget_earlier_start(store: Store) -> None:
     """Processes of an earlier start of this run are gone; only engines that register themselves now are asked."""
     await store.expire_dead_workers(socket.gethostname())
+    for split in (Split.TRAIN, Split.EVAL):
+        await store.reopen_stream(split)
     for service in await store.services():
         await store.put_service(replace(service, status=ServiceStatus.DOWN))
     await store.set_state(TRAINING_ENDED, False)

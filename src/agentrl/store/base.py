@@ -160,6 +160,10 @@ class Store(Protocol):
         """No further tasks of this split will be pushed."""
         ...
 
+    async def reopen_stream(self, split: Split) -> None:
+        """Further tasks of this split may come: a run that ended goes on."""
+        ...
+
     async def stream_ended(self, split: Split) -> bool:
         """Whether ``end_stream`` was called and no task was pushed since."""
         ...

@@ -26,7 +26,7 @@ def add_tasks(db: sqlite3.Connection, run: str, tasks: Sequence[tuple[Task, str]
         ).rowcount
     for split, seq in next_seq.items():
         if seq > first_seq[split]:
-            db.execute("DELETE FROM state WHERE run = ? AND key = ?", (run, f"{END_OF_STREAM}{split}"))
+            forget_state(db, run, f"{END_OF_STREAM}{split}")
     return sum(next_seq.values()) - sum(first_seq.values())
 
 
@@ -149,6 +149,10 @@ def put_service(db: sqlite3.Connection, run: str, service: InferenceService, doc
             updated_at = excluded.updated_at""",
         (run, service.url, service.kind, service.status.value, now, now, doc),
     )
+
+
+def forget_state(db: sqlite3.Connection, run: str, key: str) -> None:
+    db.execute("DELETE FROM state WHERE run = ? AND key = ?", (run, key))
 
 
 def set_state(db: sqlite3.Connection, run: str, key: str, value: str, now: float) -> None:

@@ -220,6 +220,10 @@ class SqliteStore:
         key = f"{steps.END_OF_STREAM}{split}"
         await self._write(lambda db: registry.set_state(db, self.run, key, "true", self._clock()))
 
+    async def reopen_stream(self, split: Split) -> None:
+        key = f"{steps.END_OF_STREAM}{split}"
+        await self._write(lambda db: registry.forget_state(db, self.run, key))
+
     async def stream_ended(self, split: Split) -> bool:
         key = f"{steps.END_OF_STREAM}{split}"
         return await self._read(lambda db: registry.get_state(db, self.run, key)) is not None
