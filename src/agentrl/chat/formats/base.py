@@ -86,6 +86,20 @@ class Format:
     reasoning: tuple[str, str] = ("<think>", "</think>")
 
 
+def read_blocks(text: str, mark: str, read_block: Callable[[str, int, Draft], int], draft: Draft) -> None:
+    """Say what stands between blocks, and let ``read_block`` read each one that ``mark`` opens.
+
+    It is given where the mark stands and returns where the text goes on.
+    """
+    position = 0
+    while (found := text.find(mark, position)) >= 0:
+        draft.say(text[position:found])
+        if draft.exhausted:
+            return draft.give_up(text[found:])
+        position = read_block(text, found, draft)
+    return draft.say(text[position:])
+
+
 def attempt_from(value: Any, raw: str, *, repaired: bool = False) -> Attempt:
     """Read an object with ``name`` and ``arguments`` (or ``parameters``). ``raw`` is kept where it is unusable."""
     if not isinstance(value, dict):

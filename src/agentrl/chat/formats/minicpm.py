@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.chat.formats.base import CUT, Attempt, Draft, Format, malformed
+from agentrl.chat.formats.base import CUT, Attempt, Draft, Format, malformed, read_blocks
 from agentrl.chat.formats.jsonlike import skip_blanks
 from agentrl.chat.formats.literals import TOKEN
 from agentrl.chat.formats.pythonic import read_call
@@ -16,16 +16,15 @@ SEPARATORS = re.compile(r"[\s;,]*")
 
 
 def parse(text: str, draft: Draft) -> None:
-    position = 0
-    while (found := text.find(OPEN, position)) >= 0:
-        draft.say(text[position:found])
-        if draft.exhausted:
-            return draft.give_up(text[found:])
-        close = find_close(text, found + len(OPEN))
-        end = len(text) if close is None else close
-        read_calls(text, found + len(OPEN), end, closed=close is not None, draft=draft)
-        position = end if close is None else close + len(CLOSE)
-    return draft.say(text[position:])
+    read_blocks(text, OPEN, read_block, draft)
+
+
+def read_block(text: str, opening: int, draft: Draft) -> int:
+    start = opening + len(OPEN)
+    close = find_close(text, start)
+    end = len(text) if close is None else close
+    read_calls(text, start, end, closed=close is not None, draft=draft)
+    return end if close is None else close + len(CLOSE)
 
 
 def find_close(text: str, start: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.chat.formats.base import CUT, Draft, Format, attempt_from, with_arguments
+from agentrl.chat.formats.base import CUT, Draft, Format, attempt_from, read_blocks, with_arguments
 from agentrl.chat.formats.jsonlike import NotJson, decode_at, end_of_balanced, repair_at, skip_blanks
 
 MARK = "[TOOL_CALLS]"
@@ -14,13 +14,7 @@ NEXT_CALL = re.compile(r"\[TOOL_CALLS\]\s*(?:\[\s*\{|[\w.-]+\s*(?:\[|\{))")
 
 
 def parse(text: str, draft: Draft) -> None:
-    position = 0
-    while (found := text.find(MARK, position)) >= 0:
-        draft.say(text[position:found])
-        if draft.exhausted:
-            return draft.give_up(text[found:])
-        position = read_block(text, found, draft)
-    return draft.say(text[position:])
+    read_blocks(text, MARK, read_block, draft)
 
 
 def read_block(text: str, opening: int, draft: Draft) -> int:

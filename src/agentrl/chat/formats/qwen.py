@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from agentrl.chat.formats.base import CUT, Attempt, Draft, Format, attempt_from, bad_arguments
+from agentrl.chat.formats.base import CUT, Attempt, Draft, Format, attempt_from, bad_arguments, read_blocks
 from agentrl.chat.formats.jsonlike import Decoded, NotJson, decode_at, repair_at, skip_blanks
 from agentrl.types import CallStatus
 
@@ -23,13 +23,7 @@ EXTRA_BRACE = re.compile(r"\}\s*(?:(?=</tool_call>|<tool_call>)|\Z)")
 
 
 def parse(text: str, draft: Draft) -> None:
-    position = 0
-    while (found := text.find(OPEN, position)) >= 0:
-        draft.say(text[position:found])
-        if draft.exhausted:
-            return draft.give_up(text[found:])
-        position = read_block(text, found, draft)
-    return draft.say(text[position:])
+    read_blocks(text, OPEN, read_block, draft)
 
 
 def read_block(text: str, opening: int, draft: Draft) -> int:
