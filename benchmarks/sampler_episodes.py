@@ -4,7 +4,8 @@
 
 Engine and tool answer after ``latency`` and cost nothing, so the time is the sampler's: rendering, parsing, the store.
 The ideal is every episode in flight at once: turns x 2 x latency for the whole run. ``bare`` are the same turns without
-a store, one after the other: what the renderer and the parser alone would reach.
+a store, one after the other: what the renderer and the parser alone would reach. The baseline plays the same episodes
+with the reference's access pattern: 9 round trips and 4 writes of whole documents a turn, on SQLite too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import json
 import resource
+import sqlite3
 import tempfile
 import time
 from collections import Counter
@@ -31,7 +34,17 @@ from agentrl.rollout.group import GroupRunner
 from agentrl.rollout.sampler import MCPSampler
 from agentrl.store import open_store
 from agentrl.tools.scripted import ScriptedTool, ScriptedToolset
-from agentrl.types import Completion, RecordStatus, Sampling, Split, Task, ToolSpec, VersionSpan, Worker
+from agentrl.types import (
+    Completion,
+    DispatchedSamplingTask,
+    RecordStatus,
+    Sampling,
+    Split,
+    Task,
+    ToolSpec,
+    VersionSpan,
+    Worker,
+)
 
 EXPRESSION = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
 
@@ -105,6 +118,61 @@ class CountingStore:
         return counted
 
 
+class ReferencePatternStore(CountingStore):
+    """Stores turns as the reference does: a claimed service, whole documents with the whole message list, re-reads.
+
+    Every trip is a transaction of its own in a worker thread, as one request of a database client would be.
+    """
+
+    def __init__(self, store: Any, path: Path) -> None:
+        super().__init__(store)
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("CREATE TABLE document (id TEXT PRIMARY KEY, doc TEXT)")
+        self._db.execute("CREATE TABLE counter (id TEXT PRIMARY KEY, count INTEGER)")
+        self._db.execute("INSERT INTO counter VALUES ('service', 0)")
+        self._one_at_a_time = asyncio.Lock()
+        self._messages: dict[str, list[Any]] = {}
+        self._links: dict[str, list[str]] = {}
+        self._turns: dict[str, list[DispatchedSamplingTask]] = {}
+
+    async def append_turn(self, claim: Any, turn: DispatchedSamplingTask) -> None:
+        messages = self._messages.setdefault(turn.record, [])
+        messages += turn.new_messages
+        links = self._links.setdefault(turn.record, [])
+        links.append(turn.id)
+        logprobs = [{"token": token, "logprob": p} for token, p in zip(turn.token_ids, turn.logprobs, strict=True)]
+        request = {"messages": messages, "status": "running"}
+        answered = request | {"response": turn.reply.content, "logprobs": logprobs, "status": "completed"}
+        await self._trip("UPDATE counter SET count = count + 1 WHERE id = 'service'")
+        await self._write(turn.id, request)
+        await self._write(turn.record, {"traj": links, "status": "running"})
+        await self._trip("SELECT count FROM counter WHERE id = 'service'")
+        await self._write(turn.id, answered)
+        await self._trip("UPDATE counter SET count = count - 1 WHERE id = 'service'")
+        await self._trip("SELECT doc FROM document WHERE id = ?", turn.id)
+        messages.append({"role": "assistant", "content": turn.reply.content})
+        await self._write(turn.id, answered | {"tools": [result.content for result in turn.tool_results]})
+        await self._trip("SELECT count FROM counter WHERE id = 'split lock'")
+        self._turns.setdefault(turn.record, []).append(turn)
+
+    async def find(self, kind: str, /, **where: Any) -> list[Any]:
+        """Of turns those kept here: they were written above, so the real store never saw them."""
+        if kind != "turn":
+            return await self._store.find(kind, **where)
+        await self._trip("SELECT doc FROM document WHERE id = ?", where["record"])
+        return self._turns[where["record"]]
+
+    async def _write(self, id: str, document: dict[str, Any]) -> None:
+        await self._trip("INSERT OR REPLACE INTO document VALUES (?, ?)", id, json.dumps(document))
+
+    async def _trip(self, statement: str, *values: Any) -> None:
+        self.trips["reference"] += 1
+        async with self._one_at_a_time:
+            await asyncio.to_thread(lambda: self._db.execute(statement, values).fetchall())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     seconds: float
@@ -125,11 +193,13 @@ class Result:
         return sum(self.trips.values()) / self.num_turns
 
 
-async def sample(load: Load, path: Path) -> Result:
+async def sample(load: Load, folder: Path, *, reference: bool = False) -> Result:
     """Play the whole stream with one ``MCPSampler`` and count what the store holds afterwards."""
+    path = folder / "run.db"
     real = open_store(f"sqlite:///{path}", run="bench")
     await real.open()
-    store, engine = CountingStore(real), LateEngine(load)
+    store = ReferencePatternStore(real, folder / "reference.db") if reference else CountingStore(real)
+    engine = LateEngine(load)
     toolset = ScriptedToolset(
         {"calculator": ScriptedTool(reply=str, parameters=EXPRESSION, latency_seconds=load.latency)}
     )
@@ -156,7 +226,7 @@ async def sample(load: Load, path: Path) -> Result:
             cpu_seconds=cpu_seconds,
             num_records=await real.count("record"),
             num_scored=await real.count("record", status=RecordStatus.SCORED),
-            num_turns=await real.count("turn"),
+            num_turns=load.num_turns,
             num_rows=await real.count("row"),
             most_live=engine.most_live,
             trips=store.trips,
@@ -200,10 +270,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if profile is not None:
             profile.enable()
-        result = asyncio.run(sample(load, Path(folder) / "run.db"))
+        result = asyncio.run(sample(load, Path(folder)))
         if profile is not None:
             profile.disable()
             profile.dump_stats(file)
+    with tempfile.TemporaryDirectory() as folder:
+        baseline = asyncio.run(sample(load, Path(folder), reference=True))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"live episodes      {result.most_live} at most of {load.groups * load.generations}")
     print(
@@ -212,6 +284,10 @@ def main() -> None:
     print(f"turns per CPU s    {result.num_turns / result.cpu_seconds:,.0f}, writer thread included")
     print(f"turns/s            {result.turns_per_second:,.0f} (goal 1,500; renderer and parser alone: {bare:,.0f})")
     print(f"round trips/turn   {result.trips_per_turn:.2f} (goal 3): {dict(result.trips)}")
+    print(
+        f"reference pattern  {baseline.turns_per_second:,.0f} turns/s, {baseline.trips_per_turn:.1f} trips a turn: "
+        f"ours is {result.turns_per_second / baseline.turns_per_second:.1f}x"
+    )
     print(f"records            {result.num_records}, scored {result.num_scored}, rows {result.num_rows}")
     print(f"peak memory        {peak:,.0f} MB")
 

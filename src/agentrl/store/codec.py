@@ -1,4 +1,4 @@
-"""Documents <-> what a backend can hold: plain JSON, zlib-compressed ids, raw float32 log-probs.
+"""Documents <-> what a backend can hold: plain JSON, packed ids, raw float32 log-probs.
 
 Normalised before any backend, so that all of them answer alike: integers beyond 64 bits become decimal strings, NaN
 and infinities become ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, lone surrogates become ``\\udXXX`` text, keys become
@@ -14,6 +14,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from agentrl.errors import StoreError
@@ -41,8 +42,11 @@ from agentrl.types import (
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 """The smallest limit of the backends, so that a document one of them takes is taken by all."""
 
-SMALL_WINDOW_BITS = 12
-"""Of short arrays: setting up the usual window costs more than compressing them."""
+AS_IT_IS, COMPRESSED = b"\0", b"\1"
+"""First byte of packed integers: whether zlib follows."""
+
+COMPRESSED_FROM_BYTES = 2048
+"""Shorter arrays are not worth it: setting up zlib costs more than it saves, and every call gives up the GIL."""
 
 INT64 = range(-(2**63), 2**63)
 
@@ -60,25 +64,78 @@ def number(value: float) -> float | str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
+class NotPlain(Exception):
+    """A value that is no JSON type; where it lies is looked for only then."""
+
+
 def plain(value: Any, where: str = "document") -> Any:
     """``value`` as JSON types, normalised as the module says; anything else is refused with its place."""
-    if value is None or isinstance(value, bool):
+    try:
+        return normalised(value)
+    except NotPlain:
+        place, kind = first_unplain(value, where)
+        raise StoreError(f"{place} is a {kind}; a document holds only JSON types") from None
+
+
+def normalised(value: Any) -> Any:
+    """The common types come first and by identity: every turn of every episode passes here."""
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() else text(value)
+    if value is None or kind is bool:
         return value
-    if isinstance(value, str):
-        return text(str(value))
-    if isinstance(value, int):
-        return int(value) if value in INT64 else str(int(value))
-    if isinstance(value, float):
+    if kind is int:
+        return value if value in INT64 else str(value)
+    if kind is float:
         return number(value)
+    if kind is dict:
+        return {key_text(key): normalised(item) for key, item in value.items()}
+    if kind is tuple or kind is list:
+        return [normalised(item) for item in value]
+    if (names := field_names(kind)) is not None:
+        return {name: normalised(getattr(value, name)) for name in names}
+    return normalised(as_common_type(value))
+
+
+def as_common_type(value: Any) -> Any:
+    """Subclasses of the JSON types (enumerations, numpy floats), other mappings, sets and arrays."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
     if isinstance(value, Mapping):
-        return {key_text(key): plain(item, f"{where}.{key}") for key, item in value.items()}
+        return dict(value)
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(item, where) for item in value), key=str)
+        return sorted(map(normalised, value), key=str)
     if isinstance(value, (list, tuple, array)):
-        return [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name), f"{where}.{field.name}") for field in fields(value)}
-    raise StoreError(f"{where} is a {type(value).__name__}; a document holds only JSON types")
+        return list(value)
+    raise NotPlain
+
+
+def first_unplain(value: Any, where: str) -> tuple[str, str]:
+    """Place and type of the first value under ``value`` that has no JSON form."""
+    if isinstance(value, Mapping):
+        parts = [(item, f"{where}.{key_text(key)}") for key, item in value.items()]
+    elif (names := field_names(type(value))) is not None:
+        parts = [(getattr(value, name), f"{where}.{name}") for name in names]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = [(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    else:
+        return where, type(value).__name__
+    for item, place in parts:
+        try:
+            normalised(item)
+        except NotPlain:
+            return first_unplain(item, place)
+    return where, type(value).__name__
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...] | None:
+    """Of a dataclass; None for other types."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 
 
 def key_text(key: Any) -> str:
@@ -101,18 +158,31 @@ def check_size(where: str, *parts: str | bytes) -> None:
 
 
 def pack_ints(values: Sequence[int], where: str, code: str = "i") -> bytes:
-    """Integers as compressed little-endian int32 (``i``) or int8 (``b``)."""
+    """Little-endian int32 (``i``) or int8 (``b``); long arrays compressed, in planes: all lowest bytes first.
+
+    Planes compress better and in half the time: the high bytes of token ids are nearly all the same.
+    """
     try:
-        raw = little_endian(array(code, values))
-        return zlib.compress(raw, 1, SMALL_WINDOW_BITS if len(raw) <= 1 << SMALL_WINDOW_BITS else zlib.MAX_WBITS)
+        numbers = array(code, values)
     except (OverflowError, TypeError) as error:
         raise StoreError(
             f"{where}: expected integers that fit {'int32' if code == 'i' else 'int8'} ({error})"
         ) from error
+    raw, width = little_endian(numbers), numbers.itemsize
+    if len(raw) < COMPRESSED_FROM_BYTES:
+        return AS_IT_IS + raw
+    return COMPRESSED + zlib.compress(b"".join(raw[place::width] for place in range(width)), 1)
 
 
 def unpack_ints(blob: bytes, code: str = "i") -> tuple[int, ...]:
-    return tuple(from_little_endian(code, zlib.decompress(blob)))
+    if blob[:1] == AS_IT_IS:
+        return tuple(from_little_endian(code, blob[1:]))
+    planes, width = zlib.decompress(blob[1:]), array(code).itemsize
+    count = len(planes) // width
+    raw = bytearray(len(planes))
+    for place in range(width):
+        raw[place::width] = planes[place * count : (place + 1) * count]
+    return tuple(from_little_endian(code, bytes(raw)))
 
 
 def pack_floats(values: Sequence[float], where: str) -> bytes:
@@ -143,7 +213,7 @@ def from_little_endian(code: str, blob: bytes) -> array[Any]:
 
 def without(document: Any, names: Iterable[str]) -> dict[str, Any]:
     """Fields of a dataclass that have no column of their own."""
-    return {field.name: getattr(document, field.name) for field in fields(document) if field.name not in names}
+    return {name: getattr(document, name) for name in field_names(type(document)) or () if name not in names}
 
 
 # --- Documents whose fields are themselves documents -----------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x41475253
 BUSY_SECONDS = 30.0
 SETTING = "--db_connection_string"
