@@ -84,6 +84,35 @@ class MaskCause(IntEnum):
     FILTERED = 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Seconds by what they were spent on: of a turn, of a record (its turns and its score), of a group (its records).
+
+    ``queue`` is the wait at the engine until it began, ``generate`` the rest of the model call, ``store`` the waits for
+    writes, ``claim`` the wait of a worker until it was given the group. Calls of a turn and siblings of a group run
+    side by side, so a group's sum exceeds the time on the clock.
+    """
+
+    render: float = 0.0
+    queue: float = 0.0
+    generate: float = 0.0
+    tools: float = 0.0
+    score: float = 0.0
+    store: float = 0.0
+    claim: float = 0.0
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(
+            render=self.render + other.render,
+            queue=self.queue + other.queue,
+            generate=self.generate + other.generate,
+            tools=self.tools + other.tools,
+            score=self.score + other.score,
+            store=self.store + other.store,
+            claim=self.claim + other.claim,
+        )
+
+
 # --- Tools and replies -------------------------------------------------------------------------------------------
 
 
@@ -200,6 +229,8 @@ class Completion:
     cached_tokens: int = 0
     service: str = ""
     latency_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    """Of the latency: how long the request waited at the engine before it was worked on."""
 
 
 # --- Persisted documents -----------------------------------------------------------------------------------------
@@ -259,6 +290,7 @@ class DispatchedSamplingTask:
     status: str = "completed"
     service: str = ""
     latency_seconds: float = 0.0
+    timings: Timings = Timings()
 
     @property
     def id(self) -> str:
@@ -297,6 +329,7 @@ class Record:
     max_version: int | None = None
     error: Mapping[str, str] | None = None
     seconds: float = 0.0
+    timings: Timings = Timings()
 
     @property
     def id(self) -> str:
@@ -355,6 +388,7 @@ class GroupVerdict:
     slots: Mapping[int, float | str]
     status: TaskStatus = TaskStatus.COMPLETED
     reason: str = ""
+    timings: Timings = Timings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,3 +445,5 @@ class Claim:
     claim_no: int
     finished: tuple[Record, ...] = ()
     next_attempt: Mapping[int, int] = field(default_factory=dict)
+    waited_seconds: float = 0.0
+    """How long the worker that holds it had to wait for it."""

@@ -167,6 +167,18 @@ def test_a_pause_stops_sampling_and_loses_nothing(play) -> None:
     play(scene)
 
 
+def test_a_completion_says_how_long_it_waited_until_it_was_begun(play) -> None:
+    async def scene(case: Case) -> None:
+        await case.engine.pause()
+        task = asyncio.create_task(generate(case.engine, max_new_tokens=5))
+        await asyncio.sleep(0.2)
+        await case.engine.resume()
+        completion = await task
+        assert 0.1 < completion.queue_seconds <= completion.latency_seconds
+
+    play(scene)
+
+
 def test_a_prompt_that_fills_the_context_is_refused_and_the_rest_of_it_is_used(play) -> None:
     async def scene(case: Case) -> None:
         with pytest.raises(ContextTooLong, match=str(MAX_CONTEXT)):

@@ -166,6 +166,17 @@ def test_siblings_prefill_their_prompt_once_and_a_second_turn_only_its_delta() -
     asyncio.run(scene())
 
 
+def test_a_request_says_how_long_it_waited_for_a_slot() -> None:
+    async def scene() -> None:
+        engine = SlotEngine(new_model(0), num_slots=1, version=0)
+        first, second = await asyncio.gather(*(generate(engine, [3, 4, i], f"s{i}", max_new_tokens=30) for i in (5, 6)))
+        assert first.queue_seconds < second.queue_seconds < second.latency_seconds
+        assert second.queue_seconds > first.latency_seconds / 2
+        await engine.close()
+
+    asyncio.run(scene())
+
+
 def test_prefixes_of_old_weights_never_leak(tmp_path: Path) -> None:
     """Neither those of idle sessions nor those of a request that was in flight, even for the same version number."""
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 
 from agentrl.chat import load_renderer
@@ -27,7 +28,7 @@ from agentrl.rollout.group import GroupRunner
 from agentrl.rollout.sampler import MCPSampler, wait_for_service
 from agentrl.scoring import load_scorer_module
 from agentrl.store import Admission, Store, open_store
-from agentrl.telemetry import JsonlSink, Telemetry
+from agentrl.telemetry import JsonlSink, Telemetry, TimingsWindow
 from agentrl.tools.base import Toolset
 from agentrl.tools.mcp import McpToolset
 from agentrl.tools.sources import parse_sources
@@ -87,7 +88,7 @@ def build_toolset(config: RunConfig) -> McpToolset:
 def build_sampler(
     config: RunConfig, store: Store, engine: Engine, toolset: Toolset, telemetry: Telemetry
 ) -> MCPSampler:
-    options = config.rollout
+    options, window = config.rollout, TimingsWindow(telemetry)
     runner = GroupRunner(
         store=store,
         engine=engine,
@@ -99,7 +100,9 @@ def build_sampler(
         servers=config.tools.mcp_server_name or None,
         default_prompt=config.tasks.default_prompt,
         seed=config.run.seed,
-        on_record=lambda record: report(telemetry, record),
+        on_turn=lambda turn: window.add("turns", turn.timings),
+        on_record=lambda record: report(telemetry, window, record),
+        on_group=lambda verdict: window.add("groups", verdict.timings),
     )
     host = socket.gethostname()
     return MCPSampler(
@@ -110,8 +113,9 @@ def build_sampler(
     )
 
 
-def report(telemetry: Telemetry, record: Record) -> None:
+def report(telemetry: Telemetry, window: TimingsWindow, record: Record) -> None:
     """One event per finished record: what the live view and the dashboards count."""
+    window.add("records", record.timings)
     telemetry.event(
         "record",
         id=record.id,
@@ -122,6 +126,7 @@ def report(telemetry: Telemetry, record: Record) -> None:
         turns=record.num_turns,
         sampled_tokens=record.sampled_tokens,
         seconds=record.seconds,
+        timings=asdict(record.timings),
     )
 
 

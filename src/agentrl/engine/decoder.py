@@ -35,6 +35,8 @@ class Request:
     limit: int
     future: Future[Completion] = field(default_factory=Future)
     began: float = field(default_factory=time.perf_counter)
+    entered: float = 0.0
+    """When it was given a row."""
     cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -70,6 +72,7 @@ class Request:
             cached_tokens=self.cached_tokens,
             service=service,
             latency_seconds=time.perf_counter() - self.began,
+            queue_seconds=self.entered - self.began,
         )
 
 
@@ -204,6 +207,7 @@ class Decoder:
         row.session = request.session
         row.request = request
         request.cached_tokens = shared
+        request.entered = time.perf_counter()
         return row
 
     def _choose(self, request: Request, source: Row | None) -> Row:

@@ -94,7 +94,9 @@ class ScriptedEngine:
         return replace(completion, latency_seconds=time.monotonic() - begun)
 
     async def _decode(self, prompt_ids: Sequence[int], sampling: Sampling, session: str) -> Completion:
+        begun = time.monotonic()
         await self._open_gate()
+        queue_seconds = time.monotonic() - begun
         if self.faults.hang:
             await asyncio.Event().wait()
         planned, finish_reason = cut(self._script(prompt_ids, session, sampling), sampling)
@@ -114,6 +116,7 @@ class ScriptedEngine:
             version_spans=spans_of(versions),
             finish_reason=finish_reason,
             prompt_tokens=len(prompt_ids),
+            queue_seconds=queue_seconds,
         )
 
     async def update_weights(self, version: int, source: WeightSource) -> Confirmation:

@@ -117,6 +117,7 @@ def completion_as_json(completion: Completion) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
         "cached_tokens": completion.cached_tokens,
+        "queue_seconds": completion.queue_seconds,
     }
 
 
@@ -134,6 +135,8 @@ def completion_from(body: Any, *, service: str, latency_seconds: float) -> Compl
         raise WireError("the completion has logprobs that are not finite numbers")
     if not isinstance(body.get("finish_reason"), str):
         raise WireError("the completion has no finish_reason")
+    if not is_number(body.get("queue_seconds", 0.0), 0.0):
+        raise WireError(f"queue_seconds is {body['queue_seconds']!r}, expected a number of seconds")
     return Completion(
         token_ids=ids,
         logprobs=logprobs,
@@ -143,6 +146,7 @@ def completion_from(body: Any, *, service: str, latency_seconds: float) -> Compl
         cached_tokens=body.get("cached_tokens", 0),
         service=service,
         latency_seconds=latency_seconds,
+        queue_seconds=float(body.get("queue_seconds", 0.0)),
     )
 
 

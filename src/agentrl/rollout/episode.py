@@ -15,6 +15,7 @@ from agentrl.errors import ContextTooLong, EngineError, EpisodeError, GatewayErr
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.limits import Limits
 from agentrl.tasks import extract_answer
+from agentrl.telemetry import Stopwatch
 from agentrl.tools.base import ToolSession
 from agentrl.types import (
     CallStatus,
@@ -28,6 +29,7 @@ from agentrl.types import (
     Reply,
     ResultStatus,
     Sampling,
+    Timings,
     ToolCall,
     ToolResult,
 )
@@ -52,6 +54,7 @@ class Episode:
     num_silent: int = 0
     num_repeats: int = 0
     begun: float = field(default_factory=time.monotonic)
+    timings: Timings = field(default_factory=Timings)
 
     def finish(self, outcome: Outcome, error: EpisodeError | None = None) -> Record:
         spans = [span.version for turn in self.turns for span in turn.version_spans]
@@ -69,6 +72,7 @@ class Episode:
             max_version=max(spans, default=None),
             error=error.as_record() if error else None,
             seconds=time.monotonic() - self.begun,
+            timings=sum((turn.timings for turn in self.turns), self.timings),
         )
 
 
@@ -90,12 +94,16 @@ async def rollout(
     episode.begun = time.monotonic()
     try:
         async with asyncio.timeout(limits.seconds):
+            watch = Stopwatch()
             async with boundary(RenderError, "open the conversation"):
                 chat.open(messages, tools.specs)
+            episode.timings += Timings(render=watch.lap())
             while (stop := limits.reached(len(episode.turns), len(chat.prompt().token_ids))) is None:
                 turn, stop = await take_turn(episode, engine, tools, chat, limits, sampling)
                 episode.turns.append(turn)
+                watch.lap()
                 await sink(turn)
+                episode.timings += Timings(store=watch.lap())
                 if stop is not None:
                     break
     except TimeoutError:
@@ -112,7 +120,9 @@ async def take_turn(
 ) -> tuple[DispatchedSamplingTask, Outcome | None]:
     """One model call and the tool calls it asks for; the outcome ends the episode."""
     number = len(episode.turns)
+    watch = Stopwatch()
     prompt, sampling = chat.prompt(), seeded(sampling, number)
+    render = watch.lap()
     async with boundary(EngineError, f"turn {number}: generate"):
         completion = await engine.generate(
             prompt.token_ids,
@@ -120,15 +130,20 @@ async def take_turn(
             session=episode.record.id,
             deadline_seconds=limits.seconds,
         )
+    model_call = watch.lap()
+    queue = round(min(completion.queue_seconds, model_call), 6)
     async with boundary(RenderError, f"turn {number}: read the reply"):
         reply = chat.accept(completion)
     flags = repeat_flags(episode, completion)
     stop = stop_after(episode, completion, reply, limits)
     results: list[ToolResult] = []
+    render, tool_calls = render + watch.lap(), 0.0
     if stop is None:
         results = await call_tools(reply.calls, tools)
+        tool_calls = watch.lap()
         async with boundary(RenderError, f"turn {number}: add what follows"):
             chat.extend(what_follows(results, limits, number + 1))
+        render += watch.lap()
     turn = DispatchedSamplingTask(
         record=episode.record.id,
         turn=number,
@@ -145,6 +160,7 @@ async def take_turn(
         flags=flags | turn_flags(reply, results),
         service=completion.service,
         latency_seconds=completion.latency_seconds,
+        timings=Timings(render=render, queue=queue, generate=model_call - queue, tools=tool_calls),
     )
     return turn, stop
 

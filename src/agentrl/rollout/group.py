@@ -19,6 +19,7 @@ from agentrl.rollout.limits import Limits
 from agentrl.scoring import score_answer
 from agentrl.store.base import Store
 from agentrl.tasks import task_messages
+from agentrl.telemetry import Stopwatch
 from agentrl.tools.base import Toolset
 from agentrl.types import (
     Claim,
@@ -31,6 +32,7 @@ from agentrl.types import (
     Sampling,
     Split,
     TaskStatus,
+    Timings,
 )
 
 
@@ -51,7 +53,9 @@ class GroupRunner:
     servers: Sequence[str] | None = None
     default_prompt: bool = True
     seed: int = 0
+    on_turn: Callable[[DispatchedSamplingTask], None] = field(default=lambda turn: None)
     on_record: Callable[[Record], None] = field(default=lambda record: None)
+    on_group: Callable[[GroupVerdict], None] = field(default=lambda verdict: None)
 
     async def run(self, claim: Claim) -> GroupVerdict:
         """Play what is missing of the group, then judge and finalise it: one write that ends the task."""
@@ -59,7 +63,9 @@ class GroupRunner:
         missing = [slot for slot in range(claim.task.num_slots) if slot not in records]
         records.update(await self._play(claim, missing))
         verdict, rows = await self._judge(claim, records)
+        verdict = replace(verdict, timings=group_timings(claim, records))
         await self.store.finalize_group(claim, verdict, rows)
+        self.on_group(verdict)
         return verdict
 
     async def _play(self, claim: Claim, slots: Sequence[int]) -> dict[int, Record]:
@@ -108,6 +114,7 @@ class GroupRunner:
 
         async def sink(turn: DispatchedSamplingTask) -> None:
             await self.store.append_turn(claim, turn)
+            self.on_turn(turn)
 
         try:
             record = await rollout(
@@ -125,7 +132,7 @@ class GroupRunner:
         return await self._score(claim, record) if record.outcome and record.outcome.valid else record
 
     async def _score(self, claim: Claim, record: Record) -> Record:
-        task = claim.task
+        task, watch = claim.task, Stopwatch()
         score = await score_answer(
             task.scorer,
             record.final_answer,
@@ -134,9 +141,10 @@ class GroupRunner:
             metadata=task.metadata,
             deadline_seconds=self.rollout_options.scorer_timeout,
         )
+        record = replace(record, scores=(score,), timings=record.timings + Timings(score=watch.lap()))
         if score.value is None:
-            return replace(record, status=RecordStatus.UNSCORED, reason=score.reason, scores=(score,))
-        return replace(record, status=RecordStatus.SCORED, scores=(score,))
+            return replace(record, status=RecordStatus.UNSCORED, reason=score.reason)
+        return replace(record, status=RecordStatus.SCORED)
 
     async def _abandon(self, claim: Claim, episode: Episode, reason: str) -> Record:
         """What the episode did so far stays known; it has no score."""
@@ -184,6 +192,11 @@ class GroupRunner:
             seed=int.from_bytes(digest[:7], "big"),
             stop_token_ids=self.renderer.stop_token_ids,
         )
+
+
+def group_timings(claim: Claim, records: Mapping[int, Record]) -> Timings:
+    """Of the records that count, and of the wait for the claim."""
+    return sum((record.timings for record in records.values()), Timings(claim=claim.waited_seconds))
 
 
 def trusted_score(record: Record) -> float | None:

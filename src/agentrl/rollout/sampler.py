@@ -17,6 +17,7 @@ from typing import Any
 from agentrl.errors import GatewayError, LeaseLost, WaitTimeout
 from agentrl.rollout.group import GroupRunner
 from agentrl.store.base import HEARTBEAT_SECONDS, Admission, Store
+from agentrl.telemetry import Stopwatch
 from agentrl.types import Claim, Split, TaskStatus, Worker
 
 logger = logging.getLogger(__name__)
@@ -78,8 +79,10 @@ class MCPSampler:
 
     async def _work(self) -> None:
         """Play one group after the other."""
+        watch = Stopwatch()
         while (claim := await self._next_claim()) is not None:
-            await self._play(claim)
+            await self._play(replace(claim, waited_seconds=watch.lap()))
+            watch.lap()
 
     async def _next_claim(self) -> Claim | None:
         """The next group, None when none will come. Of the workers that found none one asks at a time."""

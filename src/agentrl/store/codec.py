@@ -32,6 +32,7 @@ from agentrl.types import (
     ServiceStatus,
     Task,
     TaskStatus,
+    Timings,
     ToolCall,
     ToolResult,
     TurnSpan,
@@ -250,6 +251,11 @@ def sampling(document: Mapping[str, Any]) -> Sampling:
     return Sampling(**{**document, "stop_token_ids": tuple(document["stop_token_ids"])})
 
 
+def timings(document: Mapping[str, Any]) -> Timings:
+    """Those of a document written before there were any are zero."""
+    return Timings(**document.get("timings", {}))
+
+
 def turn_fields(document: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of ``DispatchedSamplingTask`` from its JSON part."""
     return {
@@ -260,6 +266,7 @@ def turn_fields(document: Mapping[str, Any]) -> dict[str, Any]:
         "reply": reply(document["reply"]),
         "tool_results": tuple(map(result, document["tool_results"])),
         "flags": frozenset(map(Flag, document["flags"])),
+        "timings": timings(document),
     }
 
 
@@ -276,13 +283,14 @@ def service(document: Mapping[str, Any]) -> InferenceService:
 
 
 def verdict_text(verdict: GroupVerdict, where: str) -> str:
-    slots = sorted(verdict.slots.items())
-    return dumps({"slots": slots, "status": verdict.status, "reason": verdict.reason}, where)
+    return dumps({**without(verdict, ("slots",)), "slots": sorted(verdict.slots.items())}, where)
 
 
 def verdict(document: Mapping[str, Any]) -> GroupVerdict:
     slots = {slot: value for slot, value in document["slots"]}
-    return GroupVerdict(slots=slots, status=TaskStatus(document["status"]), reason=document["reason"])
+    return GroupVerdict(
+        slots=slots, status=TaskStatus(document["status"]), reason=document["reason"], timings=timings(document)
+    )
 
 
 # --- Refusals that protect training ----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def record(row: sqlite3.Row) -> Record:
     document = json.loads(row["doc"])
     if "scores" in document:
         document["scores"] = tuple(map(codec.score, document["scores"]))
-    return Record(**columns, **document)
+    return Record(**columns, **(document | {"timings": codec.timings(document)}))
 
 
 def record_text(document: Record) -> str:

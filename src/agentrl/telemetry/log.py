@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,6 +69,7 @@ class Telemetry:
 
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self._sinks = list(sinks)
+        self._last_words: list[Callable[[], None]] = []
 
     @contextmanager
     def step(self, step: int) -> Iterator[StepRecord]:
@@ -86,6 +87,12 @@ class Telemetry:
                 logger.exception("telemetry sink %s failed and is left out", type(sink).__name__)
                 self._sinks.remove(sink)
 
+    def before_close(self, last_words: Callable[[], None]) -> None:
+        """Called while the sinks are still there, for what was gathered and not yet written."""
+        self._last_words.append(last_words)
+
     def close(self) -> None:
+        for last_words in self._last_words:
+            last_words()
         for sink in self._sinks:
             sink.close()
