@@ -432,8 +432,10 @@ class Worker:
     waiting_for: str = ""
     deadline: float | None = None
     alive: bool = True
-    age_seconds: float = 0.0
+    age_seconds: float = field(default=0.0, compare=False)
     """Seconds since its last heartbeat; filled by the store."""
+    beat: float = 0.0
+    """When it last beat, on the store's clock; filled by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ LAUNCH = "unit/test_ranks_launch.py::"
 CHECKPOINT = "unit/test_trainer_checkpoint.py::"
 SERVE = "unit/test_cli_serve_options.py::"
 TRAIN = "unit/test_cli_train_options.py::"
+SUPERVISE = "unit/test_cli_supervise.py::"
 VIEW = "unit/test_cli_view.py::"
 FILTERS = "unit/test_config_filters.py::"
 WEIGHTS = TRAIN + "test_it_changes_the_weights_after_three_steps[{}]"
@@ -119,6 +120,8 @@ EFFECTS = {
     "max_context": SERVE + "test_max_context_refuses_a_longer_prompt",
     "publish_timeout": TRAIN + "test_publish_timeout_ends_the_wait_for_an_engine_that_engine_url_names",
     "wait_timeout": TRAIN + "test_wait_timeout_ends_the_wait_for_a_batch",
+    "sampler_timeout": TRAIN + "test_sampler_timeout_ends_the_wait_for_samplers_that_died",
+    "heartbeat_timeout": SUPERVISE + "test_heartbeat_timeout_names_and_kills_a_child_that_lives_and_no_longer_beats",
     "host": SERVE + "test_host_port_and_model_name_are_what_the_run_is_told",
     "port": SERVE + "test_host_port_and_model_name_are_what_the_run_is_told",
     "await_weights": SERVE + "test_await_weights_false_serves_the_model_of_a_run_as_it_lies",

@@ -1,5 +1,6 @@
 """Child processes: whoever dies is named at once, and nothing outlives the supervisor."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,9 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cli_help import configured
 
+from agentrl.cli.run import Watch
 from agentrl.cli.supervise import Supervisor
 from agentrl.errors import ProcessDied
+from agentrl.store import open_store
+from agentrl.types import Worker
 
 PRELUDE = "import os, signal, subprocess, sys, time\n"
 STANDS = "from pathlib import Path; Path(sys.argv[2]).write_text(str(os.getpid()))\n"
@@ -142,6 +147,48 @@ def test_kill_all_leaves_nothing(supervisor: Supervisor, tmp_path: Path) -> None
     pids += [child.process.pid for child in supervisor.children.values()]
     supervisor.kill_all()
     until(lambda: not any(alive(pid) for pid in pids), seconds=2)
+
+
+class Silent:
+    """A view that shows nothing."""
+
+    phase = ""
+
+    def say(self, text: object) -> None: ...
+
+    def refresh(self, workers: object = ()) -> None: ...
+
+
+def test_heartbeat_timeout_names_and_kills_a_child_that_lives_and_no_longer_beats(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, "--heartbeat_timeout=1.5")
+    child = supervisor.start("sampler", ["print('playing', flush=True); time.sleep(60)"], num_threads=1)
+    until(lambda: child.log.read_text())
+
+    async def scenario() -> None:
+        store = open_store(f"sqlite:///{tmp_path / 'run.db'}", run="r")
+        await store.open()
+        worker = Worker(id="s", kind="sampler", host="h", pid=child.process.pid)
+        watch = Watch(store, supervisor, Silent(), asyncio.Event(), heartbeat_timeout=config.engine.heartbeat_timeout)
+
+        async def beat() -> None:
+            for _ in range(10):
+                await store.heartbeat(worker)
+                await asyncio.sleep(0.2)
+
+        try:
+            await watch.during("beating", beat())
+            os.kill(child.process.pid, signal.SIGSTOP)
+            await watch.during("stopped", asyncio.sleep(30))
+        finally:
+            await store.close()
+
+    with pytest.raises(ProcessDied) as raised:
+        asyncio.run(scenario())
+    assert f"the sampler process (pid {child.process.pid}) hangs: no heartbeat for " in str(raised.value)
+    assert str(raised.value).endswith("logs/sampler.log):\n    playing")
+    assert not alive(child.process.pid)
 
 
 def test_children_end_with_a_supervisor_that_is_killed(tmp_path: Path, commands: dict[str, str]) -> None:

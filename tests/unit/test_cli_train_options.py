@@ -21,12 +21,13 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, WaitTimeout, WeightsError
 from agentrl.models.load import load_policy
 from agentrl.store import BlockingStore, open_store
+from agentrl.store.sqlite import SqliteStore
 from agentrl.telemetry import Telemetry
 from agentrl.trainer.batches import ScriptedBatchSource
 from agentrl.trainer.loop import train
 from agentrl.trainer.progress import Progress
 from agentrl.trainer.source import StoreBatchSource
-from agentrl.types import DBRecordData, WeightVersion
+from agentrl.types import DBRecordData, WeightVersion, Worker
 
 NUM_STEPS = 3
 SENSITIVE = ("--learning_rate=1e-3", "--adam_epsilon=0.01", "--max_grad_norm=1e9", "--max_tokens=1000")
@@ -181,6 +182,40 @@ def test_wait_timeout_ends_the_wait_for_a_batch(tmp_path: Path) -> None:
     begun = time.monotonic()
     rule_of(configured(tmp_path, "--wait_timeout=0.05"))
     assert time.monotonic() - begun < 5
+
+
+def test_sampler_timeout_ends_the_wait_for_samplers_that_died(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--wait_timeout=60", "--sampler_timeout=0.6")
+    config.folder.mkdir(parents=True, exist_ok=True)
+    with BlockingStore(open_store(config.store_url, run="r")) as store:
+        store.call(store.store.publish_version, WeightVersion(version=0, step=0, parent=None))
+        sampler = Worker(id="sampler/h/1", kind="sampler", host="h", pid=1)
+        stop_beating = store.every(0.1, lambda: store.store.heartbeat(sampler))
+        source = StoreBatchSource(store, source_options(config))
+        threading.Timer(1.0, stop_beating).start()
+        begun = time.monotonic()
+        try:
+            with pytest.raises(WaitTimeout, match=r"step 1 would wait for ever: sampler/h/1 died or left"):
+                source.next(Progress())
+        finally:
+            source.close()
+        assert 1.4 < time.monotonic() - begun < 10
+
+
+def test_a_trainer_waits_for_the_first_sampler_whatever_died_before(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--wait_timeout=0.5", "--sampler_timeout=0.1")
+    config.folder.mkdir(parents=True, exist_ok=True)
+    path = config.folder / "run.db"
+    with BlockingStore(SqliteStore(path, run="r", clock=lambda: time.time() - 3600)) as earlier:
+        earlier.call(earlier.store.heartbeat, Worker(id="sampler/h/1", kind="sampler", host="h", pid=1))
+    with BlockingStore(open_store(config.store_url, run="r")) as store:
+        store.call(store.store.publish_version, WeightVersion(version=0, step=0, parent=None))
+        source = StoreBatchSource(store, source_options(config))
+        try:
+            with pytest.raises(WaitTimeout, match=r"waited 0\.5 s.*sampler/h/1 is dead, beat last 36\d\d s ago"):
+                source.next(Progress())
+        finally:
+            source.close()
 
 
 # --- Checkpoints, model, engines ---------------------------------------------------------------------------------

@@ -115,6 +115,7 @@ async def play(config: RunConfig, console: Console, tasks: Sequence[Task]) -> Se
                 interrupted,
                 on_interrupt="engine and sampler are stopped",
                 way_on="what was played is in the run folder",
+                heartbeat_timeout=config.engine.heartbeat_timeout,
             )
             try:
                 start_children(config, supervisor, view)

@@ -33,7 +33,7 @@ from agentrl.cli.report import report
 from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.cli.view import MetricsTail, RunView, View
-from agentrl.config import RunConfig
+from agentrl.config import EngineOptions, RunConfig
 from agentrl.errors import ConfigError, Interrupted, ProcessDied
 from agentrl.store import Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry
@@ -115,7 +115,14 @@ async def play(
     view = RunView(console, tail, max_steps=planned_steps(config, len(train)), logging_steps=config.run.logging_steps)
     try:
         with view, interrupts(supervisor) as interrupted:
-            watch = Watch(store, supervisor, view, interrupted, way_on=way_on(config))
+            watch = Watch(
+                store,
+                supervisor,
+                view,
+                interrupted,
+                way_on=way_on(config),
+                heartbeat_timeout=config.engine.heartbeat_timeout,
+            )
             try:
                 start_children(config, supervisor, view, with_trainer=with_trainer)
                 before = await watch.during("evaluating", rounds.play(FIRST_VERSION))
@@ -226,6 +233,7 @@ class Watch:
     interrupted: asyncio.Event
     on_interrupt: str = "the trainer finishes its step and saves; Ctrl-C again stops at once"
     way_on: str = "go on with --resume_from_checkpoint auto"
+    heartbeat_timeout: float = EngineOptions().heartbeat_timeout
 
     async def during(self, phase: str, work: Awaitable[T]) -> T:
         """The result of ``work``; ``ProcessDied`` when a child ends meanwhile, ``Interrupted`` on Ctrl-C."""
@@ -235,7 +243,9 @@ class Watch:
             while not task.done():
                 await asyncio.wait({task}, timeout=WATCH_SECONDS)
                 self.supervisor.check()
-                self.view.refresh(await self.store.workers())
+                workers = await self.store.workers()
+                self.supervisor.check_beats(workers, limit_seconds=self.heartbeat_timeout)
+                self.view.refresh(workers)
                 if self.interrupted.is_set():
                     self.view.say(f"interrupted: {self.on_interrupt}")
                     raise Interrupted(f"stopped before the run was complete; {self.way_on}")

@@ -1,4 +1,5 @@
-"""Child processes of a run: each in a group of its own, with a log; one that ends on its own fails the run by name."""
+"""Child processes of a run: each in a group of its own, with a log; one that ends on its own, or lives and no longer
+beats, fails the run by name."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 from agentdock.reaping import guardian, signal_group
 from agentrl.errors import ProcessDied
 from agentrl.parallel import without_launcher
+from agentrl.types import Worker
 
 TAIL_LINES = 15
 
@@ -25,6 +28,8 @@ class Child:
     log: Path
     expected_to_end: bool = False
     log_begins: int = 0
+    beat: float | None = None
+    beat_seen: float = 0.0
 
     def tail(self) -> str:
         """The last lines it wrote; those of an earlier start are left out."""
@@ -78,6 +83,23 @@ class Supervisor:
                 f"the {child.name} process {how_it_ended(code)}; its last lines ({child.log}):\n{child.tail()}"
             )
 
+    def check_beats(self, workers: Sequence[Worker], *, limit_seconds: float) -> None:
+        """Raise ``ProcessDied`` for a child that runs and has written no heartbeat for ``limit_seconds``; it is killed,
+        because it would not hear a request to stop. A suspended machine ages nobody: what counts is the time that
+        passed here since the heartbeat last changed."""
+        now = time.monotonic()
+        for child in self.children.values():
+            beat = max((worker.beat for worker in workers if worker.pid == child.process.pid), default=None)
+            if beat is None or beat != child.beat:
+                child.beat, child.beat_seen = beat, now
+            elif now - child.beat_seen > limit_seconds and child.process.poll() is None:
+                kill_group(child.process)
+                raise ProcessDied(
+                    f"the {child.name} process (pid {child.process.pid}) hangs: no heartbeat for "
+                    f"{now - child.beat_seen:.0f} s (--heartbeat_timeout); it was killed. Its last lines "
+                    f"({child.log}):\n{child.tail()}"
+                )
+
     def ended(self, name: str) -> bool:
         return self.children[name].process.poll() is not None
 
@@ -105,4 +127,6 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def how_it_ended(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL (by a person, or by the system when memory ran out: see `dmesg`)"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

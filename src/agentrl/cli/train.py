@@ -160,6 +160,7 @@ def source_options(config: RunConfig) -> SourceOptions:
         drop_staleness=config.pacing.drop_staleness,
         in_order=config.pacing.sync_sampling,
         wait_timeout_seconds=config.engine.wait_timeout,
+        sampler_timeout_seconds=config.engine.sampler_timeout,
     )
 
 

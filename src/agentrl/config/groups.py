@@ -191,6 +191,10 @@ class EngineOptions:
     wait_timeout: float = option(
         600.0, "seconds the trainer waits for a batch, and a sampler for an engine, before it fails and says why"
     )
+    sampler_timeout: float = option(
+        30.0, "seconds the trainer waits for a batch once every sampler it saw has died, before it fails"
+    )
+    heartbeat_timeout: float = option(25.0, "seconds without a heartbeat until a process of the run counts as hung")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

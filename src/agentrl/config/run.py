@@ -227,7 +227,8 @@ POSITIVE = (
     "num_train_epochs eval_generations max_turns max_new_tokens max_prompt_tokens episode_timeout max_silent_turns "
     "target_concurrency max_attempts group_deadline scorer_timeout tool_timeout tool_result_limit learning_rate "
     "per_device_train_batch_size gradient_accumulation_steps max_tokens save_steps engine_slots publish_timeout "
-    "wait_timeout logging_steps min_turns max_grad_norm adam_epsilon adv_scaling importance_weight_cap_ratio"
+    "wait_timeout sampler_timeout heartbeat_timeout logging_steps min_turns max_grad_norm adam_epsilon adv_scaling "
+    "importance_weight_cap_ratio"
 ).split()
 NOT_NEGATIVE = (
     "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "

@@ -136,9 +136,12 @@ def service(row: sqlite3.Row) -> InferenceService:
     return codec.service(json.loads(row["doc"]))
 
 
-def worker(row: sqlite3.Row, oldest: float, newest: float) -> Worker:
+def worker(row: sqlite3.Row, now: float, lease_seconds: float) -> Worker:
     names = ("id", "kind", "host", "pid", "waiting_for", "deadline")
-    return Worker(**{name: row[name] for name in names}, alive=oldest < row["heartbeat"] < newest)
+    age = now - row["heartbeat"]
+    return Worker(
+        **{name: row[name] for name in names}, alive=abs(age) < lease_seconds, age_seconds=age, beat=row["heartbeat"]
+    )
 
 
 def claim(row: sqlite3.Row, records: list[sqlite3.Row], worker: str) -> Claim:

@@ -269,8 +269,7 @@ class SqliteStore:
         return Lease(run=self.run, task=claim.task.id, claim_no=claim.claim_no, now=self._clock())
 
     def _worker(self, row: sqlite3.Row) -> Worker:
-        now = self._clock()
-        return documents.worker(row, now - self.lease_seconds, now + self.lease_seconds)
+        return documents.worker(row, self._clock(), self.lease_seconds)
 
     async def _write(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         return await self._writer.submit(statement)

@@ -23,6 +23,7 @@ from agentrl.store.blocking import BlockingStore
 from agentrl.trainer.batches import Batch
 from agentrl.trainer.progress import Progress
 from agentrl.trainer.rewards import EndedGroups
+from agentrl.trainer.samplers import SamplersSeen
 from agentrl.types import TaskStatus, WeightVersion, Worker
 from agentrl.weights.base import Publication
 
@@ -45,6 +46,7 @@ class SourceOptions:
     drop_staleness: int = 8
     in_order: bool = False
     wait_timeout_seconds: float = 600.0
+    sampler_timeout_seconds: float = 30.0
 
 
 class StoreBatchSource:
@@ -58,6 +60,7 @@ class StoreBatchSource:
         self._options = options
         self._stop = stop or threading.Event()
         self._ended = EndedGroups(store)
+        self._samplers = SamplersSeen(store)
         self._step_of_version: dict[int, int] = {}
         host = socket.gethostname()
         self._worker = Worker(id=f"trainer/{host}/{os.getpid()}", kind="trainer", host=host, pid=os.getpid())
@@ -153,6 +156,7 @@ class StoreBatchSource:
                     return taken if taken.rows or not taken.end_of_stream else None
                 if time.monotonic() > deadline:
                     raise WaitTimeout(self._what_is_missing(rule))
+                self._samplers.require_one(rule, within_seconds=self._options.sampler_timeout_seconds)
                 self._stop.wait(pause)
                 pause = min(pause * POLL_GROWTH, LAST_POLL_SECONDS)
             return None
