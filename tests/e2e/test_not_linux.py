@@ -65,11 +65,11 @@ def test_the_store_opens_without_a_table_of_mounts_and_finds_dead_processes(tmp_
 @pytest.mark.skipif(shutil.which("ps") is None, reason="processes are counted by ps, which this machine lacks")
 def test_sandboxed_code_runs_and_may_start_processes(tmp_path: Path) -> None:
     code = (
-        "import asyncio; from agentdock.servers.sandbox import Limits, Sandbox\n"
+        "import asyncio; from agentdock.sandbox.limits import Limits; from agentdock.sandbox.run import Sandbox\n"
         "run = Sandbox(Limits(), parallel=1).run\n"
         'asked = \'import subprocess; print(subprocess.run(["echo", "started"], capture_output=True).stdout)\'\n'
         "done = asyncio.run(run(asked))\n"
-        "print(done.stdout, done.stderr, done.own_user)"
+        "print(done.stdout, done.stderr, done.containment.own_user)"
     )
     assert "b'started\\n'" in (printed := python(code, tmp_path))
     assert "False" in printed

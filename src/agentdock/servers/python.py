@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from agentdock.servers.sandbox import TIER, Execution, Limits, Sandbox
+from agentdock.sandbox.limits import Execution, Limits
+from agentdock.sandbox.run import Sandbox
+from agentdock.sandbox.tiers import TIERS, TierMissing
 from agentdock.servers.serve import Answer, ServedTool, serve
 
 MAX_CODE_CHARACTERS = 200_000
@@ -52,14 +57,13 @@ def answer(execution: Execution) -> Answer:
         "stopped": execution.stopped,
         "truncated": execution.truncated,
         "seconds": round(execution.seconds, 3),
-        "tier": TIER,
-        "own_user": execution.own_user,
+        **asdict(execution.containment),
     }
     text = "\n".join(parts) or "[no output]"
     return Answer(text=text, is_error=bool(execution.stopped) or execution.exit_code != 0, structured=structured)
 
 
-def parse_options(arguments: Sequence[str] | None) -> tuple[Limits, int]:
+def parse_options(arguments: Sequence[str] | None) -> Sandbox:
     default = Limits()
     parser = argparse.ArgumentParser(prog="agentdock.servers.python", description=__doc__)
     parser.add_argument("--wall-seconds", type=float, default=default.wall_seconds)
@@ -68,6 +72,12 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[Limits, int]:
     parser.add_argument("--file-mb", type=int, default=default.file_bytes // 1024**2)
     parser.add_argument("--processes", type=int, default=default.processes)
     parser.add_argument("--output-kb", type=int, default=default.output_bytes // 1024)
+    parser.add_argument("--disk-mb", type=int, default=default.disk_bytes // 1024**2)
+    parser.add_argument("--open-files", type=int, default=default.open_files)
+    parser.add_argument("--network", action="store_true", help="let the code reach the network")
+    parser.add_argument("--tier", choices=("auto", *TIERS), default="auto", help="use this tier and no other")
+    parser.add_argument("--min-tier", choices=TIERS, default="limits", help="refuse to start below this tier")
+    parser.add_argument("--image", default="", help="container image with python3; enables the tier 'container'")
     parser.add_argument("--parallel", type=int, default=max(2, os.cpu_count() or 2))
     options = parser.parse_args(arguments)
     limits = Limits(
@@ -76,14 +86,22 @@ def parse_options(arguments: Sequence[str] | None) -> tuple[Limits, int]:
         memory_bytes=options.memory_mb * 1024**2,
         file_bytes=options.file_mb * 1024**2,
         processes=options.processes,
+        disk_bytes=options.disk_mb * 1024**2,
+        open_files=options.open_files,
         output_bytes=options.output_kb * 1024,
+        network=options.network,
     )
-    return limits, options.parallel
+    tiers = TIERS if options.tier == "auto" else (options.tier,)
+    return Sandbox(limits, parallel=options.parallel, tiers=tiers, min_tier=options.min_tier, image=options.image)
 
 
 def main() -> None:
-    limits, parallel = parse_options(None)
-    serve(code_tool(Sandbox(limits, parallel=parallel)))
+    sandbox = parse_options(None)
+    try:
+        asyncio.run(sandbox.require())
+    except TierMissing as error:
+        sys.exit(str(error))
+    serve(code_tool(sandbox))
 
 
 if __name__ == "__main__":
