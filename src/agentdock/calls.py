@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import mcp_types
+
+
+class ProgressListener(Protocol):
+    """Told how far a call is: ``progress`` of ``total``, in units of the tool."""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,18 +25,42 @@ class ToolInfo:
     description: str
     input_schema: Mapping[str, Any]
     idempotent: bool
+    annotations: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """A server's answer. ``is_error`` is the tool's own verdict; ``structured`` is what it sent beside the text."""
+    """A server's answer. ``is_error`` is the tool's own verdict; ``structured`` is what it sent beside the text.
+
+    ``content`` holds the MCP content blocks as plain JSON, ``text`` the same for a reader of text.
+    """
 
     text: str
     is_error: bool
     structured: Any = None
+    content: tuple[Mapping[str, Any], ...] = ()
 
 
-class ServerError(Exception):
+class CallProblem(Exception):
+    """A call that brought no result. ``code`` is its short name; ``retryable`` says that repeating may help."""
+
+    code = "call_failed"
+    retryable = False
+
+
+class UnknownTool(CallProblem):
+    """No tool, or more than one, goes by that name."""
+
+    code = "unknown_tool"
+
+
+class UnknownProfile(CallProblem):
+    """No profile has that name."""
+
+    code = "unknown_profile"
+
+
+class ServerError(CallProblem):
     """Something between caller and tool went wrong; ``server`` names where."""
 
     def __init__(self, server: str, message: str) -> None:
@@ -41,21 +71,33 @@ class ServerError(Exception):
 class StartFailed(ServerError):
     """The server could not be started or did not answer in time."""
 
+    code = "start_failed"
+    retryable = True
+
 
 class ServerDied(ServerError):
     """The server ended while the call was under way: nobody knows whether it was carried out."""
+
+    code = "server_died"
 
 
 class ServerFailed(ServerError):
     """The server keeps failing and is not restarted any more."""
 
+    code = "server_failed"
+    retryable = True
+
 
 class CallTimeout(ServerError):
     """The call reached its deadline; the server was told to stop working on it."""
 
+    code = "timeout"
+
 
 class CallRefused(ServerError):
     """The server answered with a protocol error instead of a result."""
+
+    code = "refused"
 
 
 def tool_info(tool: mcp_types.Tool, idempotent_tools: frozenset[str]) -> ToolInfo:
@@ -66,6 +108,7 @@ def tool_info(tool: mcp_types.Tool, idempotent_tools: frozenset[str]) -> ToolInf
         description=tool.description or "",
         input_schema=tool.input_schema,
         idempotent=declared or tool.name in idempotent_tools,
+        annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else {},
     )
 
 
@@ -73,7 +116,12 @@ def call_outcome(result: mcp_types.CallToolResult) -> CallOutcome:
     text = "\n".join(_block_text(block) for block in result.content)
     if not result.content and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False)
-    return CallOutcome(text=text, is_error=bool(result.is_error), structured=result.structured_content)
+    return CallOutcome(
+        text=text,
+        is_error=bool(result.is_error),
+        structured=result.structured_content,
+        content=tuple(block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content),
+    )
 
 
 def _block_text(block: mcp_types.ContentBlock) -> str:

@@ -7,16 +7,28 @@ import re
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 INHERITED = ("PATH", "SYSTEMROOT", "COMSPEC", "PATHEXT") if sys.platform == "win32" else ("PATH",)
 BUILTIN = ("calculator", "lookup", "python")
+BUILTIN_ALIASES: dict[str, tuple[str, ...]] = {
+    "search-fusion": ("web", "search_web"),
+    "fetch_url": ("web",),
+    "read_file": ("file",),
+}
 
 
 class MissingVariable(Exception):
     """An ``${ENV}`` reference has no value; the message names server, place and variable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How the dock offers a server: ``aliases`` are further names that its tools are called under."""
+
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +46,14 @@ class ServerSpec:
     cwd: str | None = None
     start_timeout_seconds: float = 30.0
     idempotent_tools: frozenset[str] = frozenset()
+    serving: Serving = field(default_factory=Serving)
+
+    def missing(self, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """The environment variables that the server needs and that are not set."""
+        values = os.environ if environ is None else environ
+        texts = (self.command, *self.args, *self.env.values(), self.cwd or "")
+        needed = (match.groups() for text in texts for match in REFERENCE.finditer(text))
+        return tuple(dict.fromkeys(name for name, default in needed if name not in values and default is None))
 
     def resolved(self, environ: Mapping[str, str] | None = None) -> ServerSpec:
         """The spec with every reference replaced; raise ``MissingVariable`` naming all that have no value."""
@@ -49,14 +69,12 @@ class ServerSpec:
 
             return REFERENCE.sub(value, text)
 
-        spec = ServerSpec(
-            name=self.name,
+        spec = replace(
+            self,
             command=fill("command", self.command),
             args=tuple(fill(f"args[{i}]", arg) for i, arg in enumerate(self.args)),
             env={key: fill(f"env.{key}", text) for key, text in self.env.items()},
             cwd=None if self.cwd is None else fill("cwd", self.cwd),
-            start_timeout_seconds=self.start_timeout_seconds,
-            idempotent_tools=self.idempotent_tools,
         )
         if missing:
             raise MissingVariable(
@@ -70,7 +88,7 @@ class ServerSpec:
 
 
 def builtin_server(name: str, *args: str) -> ServerSpec:
-    """The spec of a server that ships with AgentDock: ``calculator``, ``lookup`` or ``python``."""
+    """The spec of a server that ships with AgentDock, one of ``BUILTIN``."""
     if name not in BUILTIN:
         raise ValueError(f"no built-in tool server {name!r}; there are {', '.join(BUILTIN)}")
     packages = str(Path(__file__).resolve().parent.parent)
@@ -80,4 +98,5 @@ def builtin_server(name: str, *args: str) -> ServerSpec:
         command=sys.executable,
         args=("-m", f"agentdock.servers.{name}", *args),
         env={} if installed else {"PYTHONPATH": packages},
+        serving=Serving(aliases=BUILTIN_ALIASES.get(name, ())),
     )

@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """``reason`` says why a server is not ready, or why it last ended."""
+    """``reason`` says why a server is not ready, or why it last ended; ``missing`` which variables it needs."""
 
     name: str
     state: ServerState
@@ -53,6 +53,8 @@ class ServerStatus:
     reason: str
     pid: int | None
     num_tools: int
+    missing: tuple[str, ...] = ()
+    kind: str = "stdio"
 
 
 def log_name(server: str) -> str:

@@ -19,6 +19,7 @@ from agentdock.calls import (
     CallOutcome,
     CallRefused,
     CallTimeout,
+    ProgressListener,
     ServerDied,
     ServerFailed,
     StartFailed,
@@ -77,15 +78,19 @@ class Upstream:
         log_path: Path | None = None,
         policy: RestartPolicy | None = None,
         on_failed: Callable[[ServerFailed], None] = lambda failure: None,
+        on_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_changed`` is called after each change of state, when the tools may have changed too."""
         self.spec = spec
         self.state = ServerState.STOPPED
         self.reason = ""
         self.tools: tuple[ToolInfo, ...] = ()
         self.restarts = 0
+        self.total_restarts = 0
         self._log_path = log_path
         self._policy = policy or RestartPolicy()
         self._on_failed = on_failed
+        self._on_changed = on_changed
         self._link: _Link | None = None
         self._greeting: Pipes | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -127,7 +132,13 @@ class Upstream:
             self._set_state(ServerState.STOPPED)
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, timeout_seconds: float, session: str = ""
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_seconds: float,
+        session: str = "",
+        on_progress: ProgressListener | None = None,
     ) -> CallOutcome:
         """Call ``tool`` once; waiting for a restart counts against the deadline.
 
@@ -143,10 +154,17 @@ class Upstream:
                 f"tool server {self.name!r} was not back within the {timeout_seconds:g} s of a call to {tool!r}",
             ) from None
         remaining = deadline - asyncio.get_running_loop().time()
-        return await self._call_on(link, tool, arguments, remaining, timeout_seconds, session)
+        return await self._call_on(link, tool, arguments, remaining, timeout_seconds, session, on_progress)
 
     async def _call_on(
-        self, link: _Link, tool: str, arguments: Mapping[str, Any], remaining: float, limit: float, session: str
+        self,
+        link: _Link,
+        tool: str,
+        arguments: Mapping[str, Any],
+        remaining: float,
+        limit: float,
+        session: str,
+        on_progress: ProgressListener | None,
     ) -> CallOutcome:
         from mcp.shared.exceptions import MCPError
         from mcp_types import (
@@ -162,7 +180,10 @@ class Upstream:
         params = CallToolRequestParams(name=tool, arguments=dict(arguments), _meta=meta)
         try:
             result = await link.session.send_request(
-                CallToolRequest(params=params), CallToolResult, request_read_timeout_seconds=max(remaining, 0.001)
+                CallToolRequest(params=params),
+                CallToolResult,
+                request_read_timeout_seconds=max(remaining, 0.001),
+                progress_callback=on_progress,
             )
         except MCPError as error:
             if error.error.code == CONNECTION_CLOSED:
@@ -201,6 +222,7 @@ class Upstream:
         self.state = state
         self._changed.set()
         self._changed = asyncio.Event()
+        self._on_changed()
 
     async def _own(self) -> None:
         """Hold one connection after the other until stopped or out of restarts."""
@@ -215,6 +237,7 @@ class Upstream:
                 self._give_up(reason, started)
                 return
             self.restarts += 1
+            self.total_restarts += 1
             logger.warning("%s; restart %d of %d", reason, self.restarts, self._policy.max_restarts)
             self._set_state(ServerState.RESTARTING)
             await self._pause(self._policy.backoff_seconds(self.restarts))

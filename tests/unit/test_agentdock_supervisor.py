@@ -50,7 +50,7 @@ async def text_of(supervisor: Supervisor, server: str, tool: str, text: str = ""
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 
