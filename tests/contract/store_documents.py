@@ -6,9 +6,11 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agentrl.store import Admission, Store, Taken, TakeRule
+from agentrl.store.sqlite import SqliteStore
 from agentrl.types import (
     Claim,
     DBRecordData,
@@ -27,6 +29,7 @@ from agentrl.types import (
     Worker,
 )
 
+Open = Callable[..., Awaitable[Any]]
 TRAIN = [Split.TRAIN]
 ONE_GROUP = Admission(groups_per_step=1, max_staleness=1)
 
@@ -47,6 +50,19 @@ def scenario(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
 
     return run
+
+
+def sqlite_backend(folder: Path) -> Open:
+    async def make(run: str = "run", **options: Any) -> SqliteStore:
+        store = SqliteStore(folder / "run.db", run=run, **options)
+        await store.open()
+        return store
+
+    return make
+
+
+BACKENDS: dict[str, Callable[[Path], Open]] = {"sqlite": sqlite_backend}
+"""What opens stores in a folder, for every backend the contract is tested on."""
 
 
 def tasks(count: int, *, split: Split = Split.TRAIN, slots: int = 2, epoch: int = 0) -> list[Task]:

@@ -7,16 +7,16 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from store_documents import (
+    BACKENDS,
     ONE_GROUP,
     TRAIN,
     Clock,
+    Open,
     claim_train,
     must_claim,
     must_take,
@@ -35,7 +35,6 @@ from store_documents import (
 
 from agentrl.errors import LeaseLost, StoreError
 from agentrl.store import Admission, Store, open_store
-from agentrl.store.sqlite import SqliteStore
 from agentrl.types import (
     CallStatus,
     Flag,
@@ -55,21 +54,10 @@ from agentrl.types import (
     WeightVersion,
 )
 
-Open = Callable[..., Awaitable[Any]]
 
-
-def sqlite_backend(folder: Path) -> Open:
-    async def make(run: str = "run", **options: Any) -> SqliteStore:
-        store = SqliteStore(folder / "run.db", run=run, **options)
-        await store.open()
-        return store
-
-    return make
-
-
-@pytest.fixture(params=[sqlite_backend], ids=["sqlite"])
+@pytest.fixture(params=BACKENDS)
 def open_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    return request.param(tmp_path)
+    return BACKENDS[request.param](tmp_path)
 
 
 @pytest.fixture
@@ -154,14 +142,17 @@ async def test_eight_pushers_push_each_epoch_once(open_backend: Open) -> None:
 
 
 @scenario
-async def test_a_new_run_in_a_used_store_touches_nothing_old(open_backend: Open) -> None:
-    old = await open_backend("a")
+async def test_a_new_run_in_a_used_store_touches_nothing_old(open_backend: Open, clock: Clock) -> None:
+    old = await open_backend("a", clock=clock)
     await old.add_tasks(tasks(3))
     await publish(old, 0)
     await play_next(old)
     await must_claim(old, "old-worker")
-    before = {kind: await old.find(kind) for kind in ("task", "record", "turn", "version", "worker")}
-    states = await old.row_states()
+    kinds = ("task", "record", "turn", "version", "worker")
+    before = [
+        *[await old.find(kind) for kind in kinds],
+        *(await old.row_states(), await old.queue(Split.TRAIN), await old.pass_rates(), await old.spending()),
+    ]
     new = await open_backend("a/train")
     assert await claim_train(new) is None
     await new.add_tasks([*tasks(2), Task(task_id="q0", query="q", split=Split.TRAIN, epoch=0)])
@@ -172,8 +163,10 @@ async def test_a_new_run_in_a_used_store_touches_nothing_old(open_backend: Open)
     await new.rewind(0, 0)
     await new.leave("old-worker")
     await new.end_stream(Split.TRAIN)
-    assert {kind: await old.find(kind) for kind in before} == before
-    assert await old.row_states() == states
+    assert before == [
+        *[await old.find(kind) for kind in kinds],
+        *(await old.row_states(), await old.queue(Split.TRAIN), await old.pass_rates(), await old.spending()),
+    ]
     assert len((await must_take(old, 1)).rows) == 2
     await old.close()
     await new.close()

@@ -10,7 +10,7 @@ raises ``LeaseLost`` once a newer claim exists. One contract suite runs on every
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentrl.types import (
@@ -69,6 +69,47 @@ class Taken:
     dropped: Mapping[str, int]
     end_of_stream: bool = False
     """No further group will come: ``rows`` may hold fewer groups than asked for, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    """Groups of one split by status, and those with training rows by what has become of the rows.
+
+    ``completed`` = ``empty`` + ``ready`` + ``taken`` + ``trained`` + all ``dropped``.
+    """
+
+    created: int = 0
+    running: int = 0
+    completed: int = 0
+    abandoned: Mapping[str, int] = field(default_factory=dict)
+    """By reason."""
+    empty: int = 0
+    """Finished without a row to train: no signal, or held out."""
+    ready: int = 0
+    taken: int = 0
+    trained: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """By reason; a group of which some rows are left is not dropped."""
+    pushed_again: int = 0
+    """How often groups went stale and were pushed again."""
+    fresh_taken: int = 0
+    """Groups that steps took for the first time."""
+
+    @property
+    def unfinished(self) -> int:
+        return self.created + self.running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRate:
+    """Of one task of the file, over all epochs: finished groups, their scored records, and the scores."""
+
+    num_groups: int
+    num_scored: int
+    mean_score: float | None
+    """Over scored records; None while there is none."""
+    last_score: float | None
+    """Mean of the last finished group that has a scored record."""
 
 
 class Store(Protocol):
@@ -156,6 +197,10 @@ class Store(Protocol):
 
     async def set_state(self, key: str, value: Any) -> None: ...
     async def get_state(self, key: str) -> Any | None: ...
+    async def keep_state(self, key: str, value: Any) -> Any:
+        """Set ``key`` unless it is set; return what stands. Of several writers the first wins."""
+        ...
+
     async def end_stream(self, split: Split) -> None:
         """No further tasks of this split will be pushed."""
         ...
@@ -166,6 +211,23 @@ class Store(Protocol):
 
     async def stream_ended(self, split: Split) -> bool:
         """Whether ``end_stream`` was called and no task was pushed since."""
+        ...
+
+    async def queue(self, split: Split) -> QueueCounts:
+        """How many groups of ``split`` are where; as cheap in a long run as in a short one."""
+        ...
+
+    async def pass_rates(self) -> Mapping[str, PassRate]:
+        """What finished groups of the train split say of each task of the file, by ``task_id``."""
+        ...
+
+    async def spend(self, amounts: Mapping[str, float]) -> None:
+        """Add to the totals of the run. ``append_turn`` adds ``calls``, ``prompt_tokens`` (of a context that grows only
+        what is new), ``sampled_tokens`` and ``calls/tool:NAME`` itself, once for each turn."""
+        ...
+
+    async def spending(self) -> Mapping[str, float]:
+        """Totals since the run began, over all restarts."""
         ...
 
     async def find(self, kind: str, /, **where: Any) -> list[Any]:

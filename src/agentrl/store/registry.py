@@ -107,7 +107,8 @@ def heartbeat(db: sqlite3.Connection, run: str, worker: Worker, now: float) -> N
 def disown(db: sqlite3.Connection, run: str, worker: str, now: float) -> None:
     """End the leases of ``worker``: its groups stay running, without an owner, and are free."""
     db.execute(
-        "UPDATE task SET owner = '', updated_at = ? WHERE run = ? AND owner = ? AND owner <> ''", (now, run, worker)
+        "UPDATE task SET owner = '', updated_at = ? WHERE run = ? AND owner = ? AND status = 'running'",
+        (now, run, worker),
     )
 
 
@@ -124,7 +125,9 @@ def expire_dead_workers(db: sqlite3.Connection, run: str, host: str, now: float,
     dead = [id for id, pid in live if not process_lives(pid)]
     for id in dead:
         disown(db, run, id, now)
-        db.execute("UPDATE worker SET heartbeat = 0, updated_at = ? WHERE run = ? AND id = ?", (now, run, id))
+        db.execute(
+            "UPDATE worker SET heartbeat = ?, updated_at = ? WHERE run = ? AND id = ?", (now - lease, now, run, id)
+        )
     return dead
 
 
@@ -163,6 +166,14 @@ def set_state(db: sqlite3.Connection, run: str, key: str, value: str, now: float
         ON CONFLICT (run, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at""",
         (run, key, value, now, now),
     )
+
+
+def keep_state(db: sqlite3.Connection, run: str, key: str, value: str, now: float) -> str:
+    db.execute(
+        "INSERT INTO state (run, key, value, created_at, updated_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (run, key, value, now, now),
+    )
+    return db.execute("SELECT value FROM state WHERE run = ? AND key = ?", (run, key)).fetchone()["value"]
 
 
 def get_state(db: sqlite3.Connection, run: str, key: str) -> str | None:

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 from agentrl.errors import ConfigError
+from agentrl.store import counters
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 APPLICATION_ID = 0x41475253
 BUSY_SECONDS = 30.0
 SETTING = "--db_connection_string"
@@ -23,18 +24,17 @@ CREATE TABLE task (
     task_id TEXT NOT NULL, num_slots INTEGER NOT NULL, seq INTEGER NOT NULL, status TEXT NOT NULL,
     reason TEXT NOT NULL DEFAULT '', claim_no INTEGER NOT NULL DEFAULT 0, owner TEXT NOT NULL DEFAULT '',
     round INTEGER NOT NULL DEFAULT 0, fruitless_claims INTEGER NOT NULL DEFAULT 0,
-    times_stale INTEGER NOT NULL DEFAULT 0, num_live INTEGER NOT NULL DEFAULT 0,
+    times_stale INTEGER NOT NULL DEFAULT 0, phase TEXT NOT NULL DEFAULT '', phase_reason TEXT NOT NULL DEFAULT '',
     created_at REAL NOT NULL, updated_at REAL NOT NULL, doc TEXT NOT NULL, verdict TEXT, UNIQUE (run, id));
 CREATE INDEX task_by_seq ON task (run, split, seq);
-CREATE INDEX task_by_state ON task (run, split, status, num_live, seq);
-CREATE INDEX task_by_owner ON task (run, owner) WHERE owner <> '';
-CREATE INDEX task_by_staleness ON task (run, split, times_stale) WHERE times_stale > 0;
+CREATE INDEX task_by_state ON task (run, split, status, seq);
+CREATE INDEX task_by_owner ON task (run, owner, split, seq) WHERE status = 'running';
 
 CREATE TABLE record (
     n INTEGER PRIMARY KEY, run TEXT NOT NULL, id TEXT NOT NULL, task TEXT NOT NULL, slot INTEGER NOT NULL,
     attempt INTEGER NOT NULL, claim_no INTEGER NOT NULL, round INTEGER NOT NULL, status TEXT NOT NULL,
-    reason TEXT NOT NULL, outcome TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, doc TEXT NOT NULL,
-    UNIQUE (run, id, claim_no));
+    reason TEXT NOT NULL, outcome TEXT, score REAL, created_at REAL NOT NULL, updated_at REAL NOT NULL,
+    doc TEXT NOT NULL, UNIQUE (run, id, claim_no));
 CREATE INDEX record_by_task ON record (run, task, slot, attempt);
 
 CREATE TABLE turn (
@@ -53,6 +53,11 @@ CREATE INDEX row_by_state ON data_row (run, status, seq, slot);
 CREATE INDEX row_by_step ON data_row (run, step) WHERE step IS NOT NULL;
 CREATE INDEX row_by_judgement ON data_row (run, judged_at) WHERE judged_at IS NOT NULL;
 CREATE INDEX row_by_task ON data_row (run, task);
+
+CREATE TABLE group_use (
+    run TEXT NOT NULL, task TEXT NOT NULL, number INTEGER NOT NULL, step INTEGER NOT NULL,
+    PRIMARY KEY (run, task, number)) WITHOUT ROWID;
+CREATE INDEX use_by_step ON group_use (run, step);
 
 CREATE TABLE version (
     n INTEGER PRIMARY KEY, run TEXT NOT NULL, version INTEGER NOT NULL, step INTEGER NOT NULL, parent INTEGER,
@@ -120,7 +125,7 @@ def create_tables(db: sqlite3.Connection, path: Path) -> None:
         found = db.execute("PRAGMA user_version").fetchone()[0]
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables == 0:
-            for statement in filter(str.strip, TABLES.split(";")):
+            for statement in (*filter(str.strip, f"{TABLES}{counters.TABLES}".split(";")), *counters.TRIGGERS):
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
-from agentrl.store import codec, documents, leases, registry, steps
-from agentrl.store.base import LEASE_SECONDS, MAX_ATTEMPTS, Admission, Taken, TakeRule
+from agentrl.store import codec, counters, documents, leases, records, registry, steps
+from agentrl.store.base import LEASE_SECONDS, MAX_ATTEMPTS, Admission, PassRate, QueueCounts, Taken, TakeRule
 from agentrl.store.leases import Lease
 from agentrl.store.schema import connect
 from agentrl.store.writer import Writer
@@ -121,7 +122,7 @@ class SqliteStore:
         codec.check_turn(turn, claim.task)
         place = documents.place_of(turn.record, claim.task)
         lease, packed = self._lease(claim), documents.turn_columns(turn)
-        await self._write(lambda db: leases.append_turn(db, lease, turn, place, packed))
+        await self._write(lambda db: records.append_turn(db, lease, turn, place, packed))
 
     async def finish_record(self, claim: Claim, record: Record) -> None:
         if record.task != claim.task.id or not 0 <= record.slot < claim.task.num_slots:
@@ -129,7 +130,7 @@ class SqliteStore:
         if record.status is RecordStatus.RUNNING:
             raise StoreError(f"record {record.id} is still running; finish_record stores terminal records")
         lease, doc = self._lease(claim), documents.record_text(record)
-        lost = await self._write(lambda db: leases.finish_record(db, lease, record, doc))
+        lost = await self._write(lambda db: records.finish_record(db, lease, record, doc))
         if lost is not None:
             raise lost
 
@@ -137,7 +138,7 @@ class SqliteStore:
         codec.check_verdict(verdict, rows, claim.task)
         lease, text = self._lease(claim), codec.verdict_text(verdict, f"verdict of {claim.task.id}")
         packed = await asyncio.to_thread(lambda: [(row, documents.data_row_columns(row)) for row in rows])
-        return await self._write(lambda db: leases.finalize_group(db, lease, verdict, text, packed))
+        return await self._write(lambda db: records.finalize_group(db, lease, verdict, text, packed))
 
     async def release(self, claim: Claim) -> None:
         lease = self._lease(claim)
@@ -215,6 +216,12 @@ class SqliteStore:
         text = await self._read(lambda db: registry.get_state(db, self.run, f"state/{key}"))
         return None if text is None else json.loads(text)
 
+    async def keep_state(self, key: str, value: Any) -> Any:
+        text = codec.dumps(value, f"state {key}")
+        codec.check_size(f"state {key}", text)
+        kept = await self._write(lambda db: registry.keep_state(db, self.run, f"state/{key}", text, self._clock()))
+        return json.loads(kept)
+
     async def end_stream(self, split: Split) -> None:
         """Pushing new tasks of the split later opens the stream again."""
         key = f"{steps.END_OF_STREAM}{split}"
@@ -227,6 +234,23 @@ class SqliteStore:
     async def stream_ended(self, split: Split) -> bool:
         key = f"{steps.END_OF_STREAM}{split}"
         return await self._read(lambda db: registry.get_state(db, self.run, key)) is not None
+
+    # --- Counts ------------------------------------------------------------------------------------------------------
+
+    async def queue(self, split: Split) -> QueueCounts:
+        return await self._read(lambda db: counters.queue(db, self.run, str(split)))
+
+    async def pass_rates(self) -> Mapping[str, PassRate]:
+        return await self._read(lambda db: counters.pass_rates(db, self.run))
+
+    async def spend(self, amounts: Mapping[str, float]) -> None:
+        for name, amount in amounts.items():
+            if not (amount >= 0 and math.isfinite(amount)):
+                raise StoreError(f"{amount!r} {name} cannot be spent: an amount is finite and not negative")
+        await self._write(lambda db: counters.spend(db, self.run, amounts))
+
+    async def spending(self) -> Mapping[str, float]:
+        return await self._read(lambda db: counters.spending(db, self.run))
 
     # --- Looking -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 
 from agentrl.errors import StoreError
+from agentrl.store import counters
 from agentrl.store.base import TakeRule
 
 END_OF_STREAM = "end_of_stream/"
@@ -56,6 +57,8 @@ def take(db: sqlite3.Connection, run: str, rule: TakeRule, now: float, max_attem
             "WHERE run = ? AND task = ? AND status = 'ready'",
             (rule.step, now, run, task),
         )
+        db.execute("INSERT INTO group_use (run, task, number, step) VALUES (?, ?, 1, ?)", (run, task, rule.step))
+    counters.settle(db, run, groups)
     return True
 
 
@@ -119,15 +122,17 @@ def dropped_at(db: sqlite3.Connection, run: str, step: int) -> dict[str, int]:
 
 
 def ack(db: sqlite3.Connection, run: str, step: int, now: float) -> int:
-    return db.execute(
+    trained = db.execute(
         "UPDATE data_row SET status = 'trained', trained_count = trained_count + 1, updated_at = ? "
-        "WHERE run = ? AND step = ? AND status = 'taken'",
+        "WHERE run = ? AND step = ? AND status = 'taken' RETURNING task",
         (now, run, step),
-    ).rowcount
+    ).fetchall()
+    counters.settle(db, run, (task for (task,) in trained))
+    return len(trained)
 
 
 def drop(db: sqlite3.Connection, run: str, rows: Iterable[str], reason: str, now: float) -> int:
-    """Ready or taken rows are never trained; their groups are not run again."""
+    """Ready or taken rows are never trained; their groups are not run again. A group dropped whole was not used."""
     tasks: list[str] = []
     for row in rows:
         tasks += [
@@ -138,8 +143,8 @@ def drop(db: sqlite3.Connection, run: str, rows: Iterable[str], reason: str, now
                 (reason, now, run, row),
             ).fetchall()
         ]
-    for task in set(tasks):
-        recount_live(db, run, task)
+    for task in counters.settle(db, run, tasks):
+        db.execute("DELETE FROM group_use WHERE run = ? AND task = ?", (run, task))
     return len(tasks)
 
 
@@ -155,44 +160,40 @@ def rewind(
     values = {"run": run, "now": now, "step": step, "version": version}
     trained = db.execute(
         "UPDATE data_row SET status = 'trained', trained_count = trained_count + 1, updated_at = :now "
-        "WHERE run = :run AND status = 'taken' AND step <= :step",
-        values,
-    ).rowcount
-    undone = db.execute(
-        "UPDATE data_row SET status = 'ready', trained_count = trained_count - (status = 'trained'), step = NULL, "
-        "updated_at = :now WHERE run = :run AND status IN ('taken', 'trained') AND step > :step RETURNING record",
+        "WHERE run = :run AND status = 'taken' AND step <= :step RETURNING task",
         values,
     ).fetchall()
+    undone = db.execute(
+        "UPDATE data_row SET status = 'ready', trained_count = trained_count - (status = 'trained'), step = NULL, "
+        "updated_at = :now WHERE run = :run AND status IN ('taken', 'trained') AND step > :step "
+        "RETURNING task, record",
+        values,
+    ).fetchall()
+    db.execute("DELETE FROM group_use WHERE run = :run AND step > :step", values)
+    counters.settle(db, run, (task for task, *_ in (*trained, *undone)))
     db.execute("UPDATE data_row SET judged_at = NULL WHERE run = :run AND judged_at > :step", values)
     dropped = [task for (task,) in db.execute(DROP_OTHER_LINEAGES, values | {"step": None}).fetchall()]
     again = run_again(db, run, set(dropped), now, max_attempts)
     kept = sum(
         db.execute("SELECT status = 'ready' FROM data_row WHERE run = ? AND record = ?", (run, record)).fetchone()[0]
-        for (record,) in undone
+        for _, record in undone
     )
-    return {"trained": trained, "ready": kept, "dropped": len(dropped), "groups_again": again}
-
-
-def recount_live(db: sqlite3.Connection, run: str, task: str) -> int:
-    """Rows of the group's present round that are trained or may be; admission reads the column."""
-    return db.execute(
-        """UPDATE task SET num_live = (SELECT count(*) FROM data_row WHERE data_row.run = task.run
-            AND data_row.task = task.id AND data_row.round = task.round AND data_row.status <> 'dropped')
-        WHERE run = ? AND id = ? RETURNING num_live""",
-        (run, task),
-    ).fetchall()[0][0]
+    return {"trained": len(trained), "ready": kept, "dropped": len(dropped), "groups_again": again}
 
 
 def run_again(db: sqlite3.Connection, run: str, tasks: Iterable[str], now: float, max_attempts: int) -> int:
     """Groups of ``tasks`` that have nothing left to train start a new round; returns how many."""
-    empty = [task for task in tasks if recount_live(db, run, task) == 0]
-    empty.sort(key=lambda task: db.execute("SELECT seq FROM task WHERE run = ? AND id = ?", (run, task)).fetchone()[0])
-    return sum(again_by_reason(db, {"run": run, "task": task, "now": now, "max": max_attempts}) for task in empty)
+    ended = sorted(counters.settle(db, run, tasks), key=lambda task: seq_of(db, run, task))
+    return sum(again_by_reason(db, {"run": run, "task": task, "now": now, "max": max_attempts}) for task in ended)
+
+
+def seq_of(db: sqlite3.Connection, run: str, task: str) -> int:
+    return db.execute("SELECT seq FROM task WHERE run = ? AND id = ?", (run, task)).fetchone()[0]
 
 
 def again_by_reason(db: sqlite3.Connection, values: dict[str, object]) -> int:
     start = """UPDATE task SET status = 'created', reason = '', owner = '', verdict = NULL, claim_no = claim_no + 1,
-        round = round + 1, fruitless_claims = 0, updated_at = :now"""
+        round = round + 1, phase = '', phase_reason = '', fruitless_claims = 0, updated_at = :now"""
     lineage_ended = db.execute(
         """SELECT 1 FROM data_row JOIN task ON task.run = data_row.run AND task.id = data_row.task
         WHERE data_row.run = :run AND data_row.task = :task AND data_row.round = task.round
