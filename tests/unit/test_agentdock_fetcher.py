@@ -260,6 +260,7 @@ def test_gzip_members_in_a_row_are_one_body_and_other_codings_are_refused() -> N
     async def play() -> None:
         pages = {
             "/two": said(gzip.compress(b"one ") + gzip.compress(b"two"), Content_Encoding="gzip"),
+            "/many": said(gzip.compress(b"") * 500, Content_Encoding="gzip"),
             "/brotli": said(b"\x00", Content_Encoding="br"),
             "/twice": said(gzip.compress(gzip.compress(b"x")), Content_Encoding="gzip, gzip"),
             "/damaged": said(b"not gzip", Content_Encoding="gzip"),
@@ -267,7 +268,7 @@ def test_gzip_members_in_a_row_are_one_body_and_other_codings_are_refused() -> N
         async with site(pages) as port:
             fetcher, root = SafeFetcher([f"127.0.0.1:{port}"]), f"http://127.0.0.1:{port}"
             assert (await fetcher.fetch(f"{root}/two")).body == b"one two"
-            for path in ("/brotli", "/twice"):
+            for path in ("/brotli", "/twice", "/many"):
                 with pytest.raises(FetchRefused, match="encoding"):
                     await fetcher.fetch(root + path)
             with pytest.raises(FetchFailed, match="damaged"):

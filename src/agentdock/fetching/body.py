@@ -10,6 +10,8 @@ from agentdock.fetching.problems import FetchFailed, FetchRefused
 
 ACCEPT_ENCODING = "gzip, deflate"
 CHUNK_BYTES = 64 * 1024
+# Each member costs a copy of the rest of its chunk; millions of empty ones would stall the event loop.
+MAX_MEMBERS = 100
 
 
 async def read_body(response: aiohttp.ClientResponse, max_bytes: int) -> tuple[bytes, bool]:
@@ -50,6 +52,7 @@ class _Zlib:
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
+        self._members = 1
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 16) if gzip else None
 
     @property
@@ -67,6 +70,9 @@ class _Zlib:
                 if self._stream.eof:
                     if not self._gzip or not waiting.strip(b"\0"):
                         break
+                    self._members += 1
+                    if self._members > MAX_MEMBERS:
+                        raise FetchRefused("encoding", f"the body has more than {MAX_MEMBERS} gzip members")
                     self._stream = zlib.decompressobj(zlib.MAX_WBITS | 16)
                 out += self._stream.decompress(waiting, room - len(out))
                 waiting = self._stream.unconsumed_tail or self._stream.unused_data
