@@ -13,7 +13,7 @@ from typing import Any
 from agentdock.entries import server_spec
 from agentdock.fields import ConfigProblem, Findings, Problem, Table
 from agentdock.lines import Field, json_lines, toml_lines
-from agentdock.spec import BUILTIN, ServerSpec, builtin_server
+from agentdock.spec import BUILTIN, BUILTIN_CONFIGURED, ServerSpec, builtin_server
 
 __all__ = ["ConfigProblem", "DockConfig", "GatewayOptions", "Profile", "load_config", "parse_config"]
 
@@ -59,7 +59,7 @@ class DockConfig:
 def load_config(path: Path | None) -> DockConfig:
     """Read ``path``; without one, a dock of the built-in servers. Raise ``ConfigProblem`` with all that is wrong."""
     if path is None:
-        return DockConfig(servers=tuple(builtin_server(name) for name in BUILTIN))
+        return DockConfig(servers=tuple(builtin_server(name) for name in BUILTIN if name not in BUILTIN_CONFIGURED))
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

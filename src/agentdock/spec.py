@@ -12,7 +12,9 @@ from pathlib import Path
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 INHERITED = ("PATH", "SYSTEMROOT", "COMSPEC", "PATHEXT") if sys.platform == "win32" else ("PATH",)
-BUILTIN = ("calculator", "lookup", "python", "read_file")
+BUILTIN = ("calculator", "fetch_url", "lookup", "python", "read_file")
+# These do not start without arguments, so that a dock without a configuration leaves them out.
+BUILTIN_CONFIGURED = frozenset({"read_file"})
 BUILTIN_ALIASES: dict[str, tuple[str, ...]] = {
     "search-fusion": ("web", "search_web"),
     "fetch_url": ("web",),
