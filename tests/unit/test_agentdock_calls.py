@@ -22,7 +22,8 @@ def test_structured_content_stands_in_for_missing_text_only() -> None:
     alone = types.CallToolResult(content=[], structured_content={"k": "值"})
     assert call_outcome(alone) == CallOutcome(text='{"k": "值"}', is_error=False, structured={"k": "值"})
     beside = types.CallToolResult(content=[types.TextContent(text="t")], structured_content=[1], is_error=True)
-    assert call_outcome(beside) == CallOutcome(text="t", is_error=True, structured=[1])
+    content = ({"type": "text", "text": "t"},)
+    assert call_outcome(beside) == CallOutcome(text="t", is_error=True, structured=[1], content=content)
 
 
 def test_a_tool_is_idempotent_if_it_or_the_configuration_says_so() -> None:

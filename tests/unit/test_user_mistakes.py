@@ -90,7 +90,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     ),
     "a built-in server that is not there": (
         ["--mcp_manager_url=builtin:calc"],
-        "no built-in server 'calc'; there are calculator, lookup, python",
+        "no built-in server 'calc'; there are calculator, fetch_url, lookup, python, read_file",
     ),
     "a server without its kind": (
         ["--mcp_manager_url=calculator"],
