@@ -32,13 +32,15 @@ class ToolInfo:
 class CallOutcome:
     """A server's answer. ``is_error`` is the tool's own verdict; ``structured`` is what it sent beside the text.
 
-    ``content`` holds the MCP content blocks as plain JSON, ``text`` the same for a reader of text.
+    ``content`` holds the MCP content blocks as plain JSON, ``text`` the same for a reader of text. ``notes`` say what
+    was changed in the arguments before they were sent.
     """
 
     text: str
     is_error: bool
     structured: Any = None
     content: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class CallProblem(Exception):
@@ -52,6 +54,12 @@ class UnknownTool(CallProblem):
     """No tool, or more than one, goes by that name."""
 
     code = "unknown_tool"
+
+
+class InvalidArguments(CallProblem):
+    """The arguments do not fit the tool's schema; the call was not sent. The message is for the model to act on."""
+
+    code = "invalid_arguments"
 
 
 class UnknownProfile(CallProblem):

@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +133,7 @@ def _profiles(table: Table, servers: tuple[ServerSpec, ...]) -> dict[str, Profil
     names = {spec.name for spec in servers}
     profiles = {DEFAULT_PROFILE: Profile(name=DEFAULT_PROFILE)}
     for name, entry in table.tables("profile").items():
-        profile = Profile(name=name, servers=entry.texts("servers"))
-        if "tools" in entry:
-            profile = replace(profile, tools=entry.texts("tools"))
+        profile = Profile(name=name, servers=entry.texts("servers"), tools=entry.texts("tools", ("*",)))
         for unknown in sorted(set(profile.servers) - names):
             entry.refuse("servers", f"names {unknown!r}, which is not configured; there are {', '.join(sorted(names))}")
         entry.close()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentdock.arguments import fit
 from agentdock.calls import (
     CallOutcome,
     CallProblem,
+    InvalidArguments,
     ProgressListener,
     StartFailed,
     ToolInfo,
@@ -108,15 +110,19 @@ class Dock:
     ) -> CallOutcome:
         """Call a tool once within ``timeout_seconds`` (the configured default if None, never above its maximum).
 
-        Raises ``CallProblem``: ``UnknownTool`` or a ``ServerError``. If the caller is cancelled, so is the call on the
-        server.
+        Raises ``CallProblem``: ``UnknownTool``, ``InvalidArguments`` (not sent) or a ``ServerError``. If the caller is
+        cancelled, so is the call on the server.
         """
         tool = self.find(tool_id, profile=profile)
+        upstream = self._upstreams[tool.server]
         with self._stats.call(tool.id) as record:
             try:
-                outcome = await self._upstreams[tool.server].call(
+                fitted = fit(arguments, tool.input_schema, mode=upstream.spec.serving.arguments)
+                if fitted.complaint:
+                    raise InvalidArguments(f"the arguments of {tool.id!r} do not fit: {fitted.complaint}")
+                outcome = await upstream.call(
                     tool.name,
-                    arguments,
+                    fitted.arguments,
                     timeout_seconds=self._timeout_seconds(timeout_seconds),
                     session=session,
                     on_progress=on_progress,
@@ -125,7 +131,7 @@ class Dock:
                 record.outcome = problem.code
                 raise
             record.outcome = "tool_error" if outcome.is_error else "ok"
-        return outcome
+        return replace(outcome, notes=fitted.notes) if fitted.notes else outcome
 
     def unready(self) -> tuple[str, ...]:
         """Why the dock is not wholly usable: one reason for each server that is not up; empty if all are."""

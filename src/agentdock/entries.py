@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from agentdock.arguments import MODES
 from agentdock.fields import Table
 from agentdock.spec import BUILTIN, BUILTIN_ALIASES, ServerSpec, Serving, builtin_server
 
@@ -57,4 +58,7 @@ def _builtin(name: str, entry: Table) -> ServerSpec | None:
 
 
 def _serving(entry: Table, aliases: tuple[str, ...]) -> Serving:
-    return Serving(aliases=(*aliases, *entry.texts("aliases")))
+    return Serving(
+        aliases=(*aliases, *entry.texts("aliases")),
+        arguments=entry.choice("arguments", MODES, "coerce"),
+    )

@@ -101,13 +101,13 @@ class Table:
             return float(value)
         return self._wrong(key, value, "a number of seconds above 0", default)
 
-    def texts(self, key: str) -> tuple[str, ...]:
+    def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         value = self._get(key)
         if value is None:
-            return ()
+            return default
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
-        return self._wrong(key, value, "a list of texts", ())
+        return self._wrong(key, value, "a list of texts", default)
 
     def named_texts(self, key: str) -> dict[str, str]:
         table = self.table(key)

@@ -28,9 +28,14 @@ class MissingVariable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How the dock offers a server: ``aliases`` are further names that its tools are called under."""
+    """How the dock offers a server.
+
+    ``aliases`` are further names that its tools are called under. ``arguments``: "coerce" puts slips right and checks,
+    "check" only checks, "pass" sends what was given.
+    """
 
     aliases: tuple[str, ...] = ()
+    arguments: str = "coerce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

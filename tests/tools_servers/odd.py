@@ -24,6 +24,7 @@ OPTIONS.add_argument("--calls", default="")
 OPTS = OPTIONS.parse_args()
 LOCK = threading.Lock()
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+LIST_SCHEMA = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "integer"}}}}
 
 
 def note(path: str, line: str) -> int:
@@ -48,7 +49,7 @@ def listing(cursor: str | None) -> dict:
     page = int(cursor or 0)
     size = -(-len(names) // OPTS.pages)
     tools = [
-        {"name": name, "description": name, "inputSchema": SCHEMA}
+        {"name": name, "description": name, "inputSchema": LIST_SCHEMA if name == "list" else SCHEMA}
         | ({"annotations": {"idempotentHint": True}} if name in OPTS.idempotent.split(",") else {})
         for name in names[page * size : (page + 1) * size]
     ]
@@ -64,6 +65,8 @@ def call(request: dict) -> None:
     is_error = False
     if name == "fail":
         text, is_error = f"failed on {text}", True
+    elif name == "list":
+        text = json.dumps(request["params"].get("arguments", {}))
     elif name == "hang":
         time.sleep(600)
     elif name == "slow":

@@ -1,6 +1,7 @@
 """The dock with real server processes: names, outcomes, servers that are broken, and what it tells about itself."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentdock.calls import CallTimeout, ServerDied, UnknownProfile, UnknownTool
+from agentdock.calls import CallTimeout, InvalidArguments, ServerDied, UnknownProfile, UnknownTool
 from agentdock.config import DockConfig, GatewayOptions, Profile, load_config
 from agentdock.dock import Dock
 from agentdock.spec import ServerSpec, Serving
@@ -108,6 +109,29 @@ def test_a_server_that_hangs_at_its_start_does_not_hold_the_others_up(tmp_path: 
         assert time.monotonic() - began < 5
 
     asyncio.run(main())
+
+
+def test_arguments_are_fitted_to_the_schema_or_refused_before_they_are_sent(tmp_path: Path) -> None:
+    calls = tmp_path / "calls.log"
+
+    async def scene(dock: Dock) -> None:
+        outcome = await dock.call("a.list", {"items": '[1, "2"]'})
+        assert (json.loads(outcome.text), len(outcome.notes)) == ({"items": [1, 2]}, 2)
+        with pytest.raises(InvalidArguments, match=r"'a\.list' do not fit: items\[0\]: \"x\" is not integer"):
+            await dock.call("a.list", {"items": "x"})
+        assert calls.read_text().splitlines() == ["call list"]
+        assert samples(dock, "agentdock_calls_total")[("a.list", "invalid_arguments")] == 1
+        assert json.loads((await dock.call("raw.list", {"items": "x"})).text) == {"items": "x"}
+        with pytest.raises(InvalidArguments):
+            await dock.call("strict.list", {"items": "[1]"})
+
+    tools = ("--tools", "list")
+    servers = (
+        odd("a", *tools, "--calls", str(calls)),
+        replace(odd("raw", *tools), serving=Serving(arguments="pass")),
+        replace(odd("strict", *tools), serving=Serving(arguments="check")),
+    )
+    play(DockConfig(servers=servers), tmp_path, scene)
 
 
 def test_a_tools_own_failure_is_an_outcome_and_all_outcomes_are_counted(tmp_path: Path) -> None:
