@@ -31,7 +31,9 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.models.tiny import TINY_MODEL_DIR
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.group import GroupRunner
+from agentrl.rollout.pace import Pace
 from agentrl.rollout.sampler import MCPSampler
+from agentrl.rollout.scheduler import SamplingScheduler
 from agentrl.store import open_store
 from agentrl.tools.scripted import ScriptedTool, ScriptedToolset
 from agentrl.types import (
@@ -209,9 +211,9 @@ async def sample(load: Load, folder: Path, *, reference: bool = False) -> Result
         engine=engine,
         renderer=renderer(),
         toolset=toolset,
-        rollout_options=RolloutOptions(max_turns=load.turns, max_new_tokens=256),
+        rollout_options=RolloutOptions(max_turns=load.turns, max_new_tokens=256, num_generations=load.generations),
         algo_options=AlgoOptions(),
-        episode_slots=asyncio.Semaphore(load.groups * load.generations),
+        pace=Pace(SamplingScheduler(target_concurrency=load.groups * load.generations)),
     )
     worker = Worker(id="bench", kind="sampler", host="bench", pid=1)
     await real.add_tasks(tasks(load))
@@ -219,7 +221,7 @@ async def sample(load: Load, folder: Path, *, reference: bool = False) -> Result
         await real.end_stream(split)
     try:
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        await MCPSampler(runner, worker, num_workers=load.groups, admission=None).run()
+        await MCPSampler(runner, worker, admission=None).run()
         seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
         return Result(
             seconds=seconds,

@@ -449,3 +449,8 @@ class Claim:
     next_attempt: Mapping[int, int] = field(default_factory=dict)
     waited_seconds: float = 0.0
     """How long the worker that holds it had to wait for it."""
+
+    @property
+    def id(self) -> str:
+        """Of this lease: the same worker may lose a group and claim it again."""
+        return f"{self.task.id}#{self.claim_no}"

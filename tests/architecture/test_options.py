@@ -56,7 +56,7 @@ EFFECTS = {
     "tool_call_parser": ROLLOUT + "test_tool_call_parser_decides_what_is_a_call",
     "repetition_early_stop_times": ROLLOUT + "test_repetition_early_stop_times_ends_an_episode_that_repeats_itself",
     "max_silent_turns": ROLLOUT + "test_max_silent_turns_ends_an_episode_without_call_and_answer",
-    "target_concurrency": ROLLOUT + "test_target_concurrency_bounds_the_episodes_at_once",
+    "target_concurrency": ROLLOUT + "test_target_concurrency_is_the_number_of_requests_in_flight",
     "max_concurrent_samples_per_process": FILTERS
     + "test_max_concurrent_samples_per_process_bounds_the_episodes_at_once",
     "resample_error_records": FILTERS + "test_resample_error_records_plays_a_broken_slot_again",

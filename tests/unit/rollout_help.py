@@ -16,7 +16,9 @@ from agentrl.config import AlgoOptions, RolloutOptions
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.models.tiny import TINY_MODEL_DIR
 from agentrl.rollout.group import GroupRunner
+from agentrl.rollout.pace import Pace
 from agentrl.rollout.sampler import MCPSampler
+from agentrl.rollout.scheduler import SamplingScheduler
 from agentrl.store import Store, open_store
 from agentrl.tools.scripted import ScriptedTool, ScriptedToolset
 from agentrl.types import (
@@ -162,8 +164,10 @@ class World:
     async def play(self, task: Task) -> GroupVerdict:
         return await self.runner.run(await self.claim(task))
 
-    def sampler(self, num_workers: int = 1, **options: Any) -> MCPSampler:
-        return MCPSampler(self.runner, WORKER, num_workers=num_workers, **{"admission": None} | options)
+    def sampler(self, num_episodes: int = 2, **options: Any) -> MCPSampler:
+        """At most ``num_episodes`` run at once; a group counts as 2 of them."""
+        self.runner.pace.scheduler.max_episodes = num_episodes
+        return MCPSampler(self.runner, WORKER, **{"admission": None} | options)
 
     async def push(self, tasks: Sequence[Task]) -> None:
         """The whole stream of a run."""
@@ -228,9 +232,9 @@ def in_world(
             engine=engine,
             renderer=renderer or tiny_renderer(),
             toolset=given,
-            rollout_options=RolloutOptions(**{"max_new_tokens": 512, "max_turns": 6} | options),
+            rollout_options=RolloutOptions(**{"max_new_tokens": 512, "max_turns": 6, "num_generations": 2} | options),
             algo_options=algo or AlgoOptions(),
-            episode_slots=asyncio.Semaphore(concurrency),
+            pace=Pace(SamplingScheduler(target_concurrency=concurrency, max_episodes=concurrency)),
             default_prompt=False,
             on_record=told.append,
         )

@@ -40,10 +40,10 @@ def test_num_train_epochs_samples_every_task_so_often(tmp_path: Path) -> None:
     assert len(played.records) == 4
 
 
-@pytest.mark.parametrize("limit", [2, 4])
-def test_target_concurrency_bounds_the_episodes_at_once(tmp_path: Path, limit: int) -> None:
-    flags = (f"--target_concurrency={limit}", "--num_generations=2", "--max_staleness=9")
-    assert play(tmp_path, *flags, train=questions(4), seconds=0.03).engine.most == limit
+@pytest.mark.parametrize("target", [2, 4])
+def test_target_concurrency_is_the_number_of_requests_in_flight(tmp_path: Path, target: int) -> None:
+    flags = (f"--target_concurrency={target}", "--max_staleness=9")
+    assert play(tmp_path, *flags, train=questions(4), seconds=60.0, stop_after=1.0).engine.most == target
 
 
 @pytest.mark.parametrize("ahead", [0, 2])

@@ -240,12 +240,6 @@ def test_resample_error_records_decides_whether_a_broken_slot_is_played_again() 
     )
 
 
-def test_max_concurrent_samples_per_process_and_target_concurrency_bound_together() -> None:
-    assert parse("--target_concurrency=16").concurrency == 16
-    assert parse("--target_concurrency=16", "--max_concurrent_samples_per_process=4").concurrency == 4
-    assert parse("--target_concurrency=2", "--max_concurrent_samples_per_process=4").concurrency == 2
-
-
 # --- Pages -------------------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ async def until(condition: Any) -> None:
 def test_it_plays_the_whole_stream_and_returns(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.push([*tasks(5), a_task("e", num_slots=1, split=Split.EVAL)])
-        sampler = world.sampler(num_workers=3)
+        sampler = world.sampler(num_episodes=6)
         await sampler.run()
         assert sampler.num_groups == 6
         assert await statuses(world) == [TaskStatus.COMPLETED] * 6
@@ -59,7 +59,7 @@ def test_it_plays_the_whole_stream_and_returns(tmp_path: Path) -> None:
 
 def test_it_waits_for_tasks_while_the_stream_is_open(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        sampler = world.sampler(num_workers=2)
+        sampler = world.sampler(num_episodes=4)
         running = asyncio.create_task(sampler.run())
         await asyncio.sleep(0.15)
         assert not running.done()
@@ -82,7 +82,7 @@ def test_held_out_tasks_come_first(tmp_path: Path) -> None:
 def test_it_runs_no_further_ahead_than_it_is_admitted(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.push(tasks(4))
-        sampler = world.sampler(num_workers=4, admission=Admission(groups_per_step=1, max_staleness=0))
+        sampler = world.sampler(num_episodes=8, admission=Admission(groups_per_step=1, max_staleness=0))
         running = asyncio.create_task(sampler.run())
         for step in range(4):
             await asyncio.sleep(0.1)
@@ -105,7 +105,7 @@ def test_idle_workers_ask_the_store_as_one(tmp_path: Path) -> None:
             return await claim(*args, **options)
 
         world.store.claim = counted  # type: ignore[method-assign]
-        sampler = world.sampler(num_workers=50)
+        sampler = world.sampler(num_episodes=100)
         running = asyncio.create_task(sampler.run())
         await asyncio.sleep(0.5)
         assert asked < 65
@@ -120,7 +120,7 @@ def test_many_workers_play_at_once(tmp_path: Path) -> None:
 
     async def scenario(world: World) -> None:
         await world.push(tasks(6, num_slots=1))
-        await world.sampler(num_workers=6).run()
+        await world.sampler(num_episodes=12).run()
         assert len(world.told) == 6
 
     in_world(tmp_path, scenario, Model([meeting.wait]))
@@ -130,7 +130,7 @@ def test_an_outage_of_the_engines_ends_it_and_gives_its_groups_back_unjudged(tmp
     async def scenario(world: World) -> None:
         await world.push(tasks(3))
         with pytest.raises(EngineOutage, match="nobody there"):
-            await world.sampler(num_workers=3).run()
+            await world.sampler(num_episodes=6).run()
         assert await world.records() == []
         assert await statuses(world) == [TaskStatus.CREATED] * 3
         again = await world.store.claim("next", splits=(Split.TRAIN,))
@@ -168,7 +168,7 @@ def test_a_tool_server_that_is_gone_for_good_ends_it_with_the_reason_and_judges_
     async def scenario(world: World) -> None:
         await world.push(tasks(2))
         with pytest.raises(GatewayError, match="'maps' gave up after 3 restarts"):
-            await world.sampler(num_workers=2).run()
+            await world.sampler(num_episodes=4).run()
         assert [record.status for record in await world.records()] == []
         assert await statuses(world) == [TaskStatus.CREATED] * 2
 
@@ -197,7 +197,7 @@ def test_stop_lets_running_groups_finish_and_claims_no_more(tmp_path: Path) -> N
 
     async def scenario(world: World) -> None:
         await world.push(tasks(3, num_slots=1))
-        sampler = world.sampler()
+        sampler = world.sampler(num_episodes=1)
         running = asyncio.create_task(sampler.run())
         await until(lambda: engine.asked)
         sampler.stop(drain_seconds=20)
@@ -232,7 +232,7 @@ def test_groups_that_do_not_drain_in_time_are_given_back(tmp_path: Path) -> None
 def test_cancelling_it_gives_the_groups_back_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(world: World) -> None:
         await world.push(tasks(2))
-        running = asyncio.create_task(world.sampler(num_workers=2).run())
+        running = asyncio.create_task(world.sampler(num_episodes=4).run())
         await until(lambda: len(world.told) == 2)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -69,7 +69,7 @@ def test_a_thousand_episodes_from_one_sampler_process(tmp_path: Path) -> None:
 
     async def scenario(world: World) -> None:
         await world.push([a_task(f"t{n}", num_slots=NUM_SLOTS) for n in range(NUM_GROUPS)])
-        sampler = world.sampler(num_workers=NUM_GROUPS)
+        sampler = world.sampler(num_episodes=NUM_GROUPS * NUM_SLOTS)
         begun, memory = time.process_time(), peak_megabytes()
         await sampler.run()
         seconds = time.process_time() - begun

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 import socket
@@ -21,11 +20,14 @@ from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.config import RunConfig
-from agentrl.engine import Engine
+from agentrl.engine.base import TokenEngine
 from agentrl.engine.pool import EnginePool
 from agentrl.errors import ConfigError
+from agentrl.rollout.fleet import FleetWatch
 from agentrl.rollout.group import GroupRunner
+from agentrl.rollout.pace import Pace
 from agentrl.rollout.sampler import MCPSampler, wait_for_service
+from agentrl.rollout.scheduler import SamplingScheduler
 from agentrl.scoring import load_scorer_module
 from agentrl.store import Admission, Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry, TimingsWindow
@@ -86,7 +88,7 @@ def build_toolset(config: RunConfig) -> McpToolset:
 
 
 def build_sampler(
-    config: RunConfig, store: Store, engine: Engine, toolset: Toolset, telemetry: Telemetry
+    config: RunConfig, store: Store, engine: TokenEngine, toolset: Toolset, telemetry: Telemetry
 ) -> MCPSampler:
     options, window = config.rollout, TimingsWindow(telemetry)
     runner = GroupRunner(
@@ -96,7 +98,11 @@ def build_sampler(
         toolset=toolset,
         rollout_options=options,
         algo_options=config.algo,
-        episode_slots=asyncio.Semaphore(config.concurrency),
+        pace=Pace(
+            SamplingScheduler(
+                target_concurrency=options.target_concurrency, max_episodes=options.max_concurrent_samples_per_process
+            )
+        ),
         servers=config.tools.mcp_server_name or None,
         default_prompt=config.tasks.default_prompt,
         seed=config.run.seed,
@@ -105,11 +111,13 @@ def build_sampler(
         on_group=lambda verdict: window.add("groups", verdict.timings),
     )
     host = socket.gethostname()
+    worker = Worker(id=f"sampler/{host}/{os.getpid()}/{time.time_ns()}", kind="sampler", host=host, pid=os.getpid())
+    engines = engine if isinstance(engine, EnginePool) else None
     return MCPSampler(
         runner,
-        Worker(id=f"sampler/{host}/{os.getpid()}/{time.time_ns()}", kind="sampler", host=host, pid=os.getpid()),
-        num_workers=math.ceil(config.concurrency / options.num_generations),
+        worker,
         admission=Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness),
+        fleet=FleetWatch(store, worker, engines, registered=not config.engine.engine_url),
     )
 
 

@@ -71,8 +71,11 @@ class RolloutOptions:
     tool_call_parser: str = option("auto", "tool-call format; auto reads it off the chat template")
     repetition_early_stop_times: int = option(-1, "end an episode after so many repeats of a reply; -1: never")
     max_silent_turns: int = option(2, "replies without call and answer before an episode ends")
-    target_concurrency: int = option(32, "episodes running at once in one sampler")
-    max_concurrent_samples_per_process: int = option(0, "a further bound of the same; 0: target_concurrency alone")
+    target_concurrency: int = option(
+        32,
+        "model requests in flight per engine on average; samplers share them",
+    )
+    max_concurrent_samples_per_process: int = option(0, "episodes running at once in one sampler; 0: no such bound")
     max_attempts: int = option(3, "attempts at a slot whose episode broke")
     resample_error_records: bool = option(True, "false: a slot whose episode broke is not played again")
     group_deadline: float = option(

@@ -111,12 +111,6 @@ class RunConfig:
     def groups(self) -> tuple[Any, ...]:
         return tuple(getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "asked")
 
-    @property
-    def concurrency(self) -> int:
-        """Episodes running at once in one sampler."""
-        bound = self.rollout.max_concurrent_samples_per_process or self.rollout.target_concurrency
-        return min(bound, self.rollout.target_concurrency)
-
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         return {f.name: getattr(group, f.name) for group in self.groups for f in dataclasses.fields(group)}

@@ -53,14 +53,19 @@ class EngineHealth:
     detail: str = ""
 
 
-class Engine(Protocol):
-    """Safe for many concurrent ``generate`` calls of one event loop. Cancelling the awaiting task frees the slot."""
+class TokenEngine(Protocol):
+    """What an episode needs. Safe for many concurrent calls of one event loop; cancelling the awaiting task frees the
+    slot."""
 
     async def generate(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, session: str, deadline_seconds: float
     ) -> Completion:
         """Raise ``ContextTooLong`` or ``EngineError``; waits while no version is loaded or the engine is paused."""
         ...
+
+
+class Engine(TokenEngine, Protocol):
+    """An engine whose weights change while it serves."""
 
     async def update_weights(self, version: int, source: WeightSource) -> Confirmation:
         """Requests in flight go on; their later tokens carry ``version``. Raise ``WeightsError`` on a bad canary."""

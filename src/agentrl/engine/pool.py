@@ -31,10 +31,11 @@ class Service:
     num_open: int = 0
     num_failures: int = 0
     last_error: str = ""
+    withdrawn: bool = False
 
     @property
     def out(self) -> bool:
-        return self.num_failures >= MAX_FAILURES
+        return self.withdrawn or self.num_failures >= MAX_FAILURES
 
 
 class EnginePool:
@@ -55,6 +56,7 @@ class EnginePool:
     ) -> None:
         if not urls:
             raise ConfigError("an engine pool needs at least one URL", setting="--engine_url")
+        self._connect = connect
         self._services = [Service(url, connect(url)) for url in dict.fromkeys(urls)]
         self._check_seconds = check_seconds
         self._recovery_seconds = recovery_seconds
@@ -62,6 +64,28 @@ class EnginePool:
         self._watch: asyncio.Task[None] | None = None
         self._recovered = asyncio.Event()
         self._out_since: float | None = None
+
+    @property
+    def num_up(self) -> int:
+        """Services that get requests."""
+        return sum(not service.out for service in self._services)
+
+    def follow(self, urls: Sequence[str]) -> None:
+        """From now on new requests go to ``urls`` only; those in flight elsewhere end where they are."""
+        known = {service.url: service for service in self._services}
+        self._services += [Service(url, self._connect(url)) for url in dict.fromkeys(urls) if url not in known]
+        for url, service in known.items():
+            if url not in urls and not service.withdrawn:
+                service.withdrawn, service.last_error = True, f"{url} is not UP"
+                logger.info("%s is not UP: it gets no further request", url)
+            elif url in urls and service.withdrawn:
+                service.withdrawn = False
+        self._note_outage()
+
+    def require_one(self) -> None:
+        """Raise ``EngineOutage`` when all services have been out for ``recovery_seconds``."""
+        if self._out_since is not None and time.monotonic() - self._out_since >= self._recovery_seconds:
+            raise EngineOutage(f"no engine was well for {self._recovery_seconds:g} s: {self._last_errors()}")
 
     async def generate(
         self, prompt_ids: Sequence[int], *, sampling: Sampling, session: str, deadline_seconds: float
@@ -131,10 +155,13 @@ class EnginePool:
                     await self._recovered.wait()
                 return well
         except TimeoutError as error:
-            said = "; ".join(service.last_error for service in self._services)
+            said = self._last_errors()
             if left <= deadline_seconds:
                 raise EngineOutage(f"no engine was well for {self._recovery_seconds:g} s: {said}") from error
             raise EngineError(f"no engine was well within the deadline ({deadline_seconds:.3g} s): {said}") from error
+
+    def _last_errors(self) -> str:
+        return "; ".join(service.last_error for service in self._services)
 
     def _note(self, service: Service, error: EngineError) -> None:
         service.num_failures += 1
@@ -144,21 +171,27 @@ class EnginePool:
 
     def _note_well(self, service: Service) -> None:
         service.num_failures = 0
-        self._out_since = None
-        self._recovered.set()
+        self._note_outage()
+
+    def _note_outage(self) -> None:
+        """Since when all services are out; requests that wait for one go on once there is one."""
+        if any(not service.out for service in self._services):
+            self._out_since = None
+            self._recovered.set()
+        elif self._out_since is None:
+            self._out_since = time.monotonic()
 
     def _leave_out(self, service: Service) -> None:
         """Until a health check finds it well."""
         service.num_failures = max(service.num_failures, MAX_FAILURES)
-        if self._out_since is None and all(each.out for each in self._services):
-            self._out_since = time.monotonic()
+        self._note_outage()
         if self._watch is None or self._watch.done():
             logger.warning("%s is left out until it is well again: %s", service.url, service.last_error)
             self._watch = asyncio.create_task(self._watch_until_well(), name="engine health")
 
     async def _watch_until_well(self) -> None:
-        """Ask the services that are out how they are, until none is out."""
-        while sick := [service for service in self._services if service.out]:
+        """Ask the services that failed how they are, until none is out."""
+        while sick := [service for service in self._services if service.num_failures >= MAX_FAILURES]:
             await asyncio.sleep(self._check_seconds)
             await asyncio.gather(*(self._check(service) for service in sick))
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agentrl.engine.base import Engine
+from agentrl.engine.base import TokenEngine
 from agentrl.errors import ContextTooLong, EngineError, EpisodeError, GatewayError, RenderError, ToolError, boundary
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.limits import Limits
@@ -79,7 +79,7 @@ class Episode:
 async def rollout(
     episode: Episode,
     messages: Sequence[Message],
-    engine: Engine,
+    engine: TokenEngine,
     tools: ToolSession,
     chat: Conversation,
     limits: Limits,
@@ -116,7 +116,7 @@ async def rollout(
 
 
 async def take_turn(
-    episode: Episode, engine: Engine, tools: ToolSession, chat: Conversation, limits: Limits, sampling: Sampling
+    episode: Episode, engine: TokenEngine, tools: ToolSession, chat: Conversation, limits: Limits, sampling: Sampling
 ) -> tuple[DispatchedSamplingTask, Outcome | None]:
     """One model call and the tool calls it asks for; the outcome ends the episode."""
     number = len(episode.turns)

@@ -11,11 +11,12 @@ from agentrl.algo import GroupMember, judge_group, turn_advantages
 from agentrl.batch import build_row
 from agentrl.chat.base import Renderer
 from agentrl.config import AlgoOptions, RolloutOptions
-from agentrl.engine.base import Engine
+from agentrl.engine.base import TokenEngine
 from agentrl.errors import GatewayError
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.episode import Episode, rollout
 from agentrl.rollout.limits import Limits
+from agentrl.rollout.pace import Pace
 from agentrl.scoring import score_answer
 from agentrl.store.base import Store
 from agentrl.tasks import task_messages
@@ -38,18 +39,15 @@ from agentrl.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRunner:
-    """Everything a group needs; one per sampler process, shared by all groups.
-
-    ``episode_slots`` bounds the episodes that run at once in the process.
-    """
+    """Everything a group needs; one per sampler process, shared by all groups."""
 
     store: Store
-    engine: Engine
+    engine: TokenEngine
     renderer: Renderer
     toolset: Toolset
     rollout_options: RolloutOptions
     algo_options: AlgoOptions
-    episode_slots: asyncio.Semaphore
+    pace: Pace
     servers: Sequence[str] | None = None
     default_prompt: bool = True
     seed: int = 0
@@ -97,7 +95,7 @@ class GroupRunner:
         while True:
             record = Record(task=task.id, slot=slot, attempt=attempt)
             episodes[slot] = Episode(record=record, schema=task.answer_schema)
-            async with self.episode_slots:
+            async with self.pace.episode():
                 record = await self._play_once(claim, episodes[slot])
             broken = record.outcome is Outcome.ERROR
             if broken and self.toolset.failed.is_set():
@@ -106,6 +104,7 @@ class GroupRunner:
             self.on_record(record)
             attempt += 1
             if not broken or attempt >= self.rollout_options.max_attempts:
+                self.pace.episode_finished(claim.id)
                 return record
 
     async def _play_once(self, claim: Claim, episode: Episode) -> Record:
@@ -120,7 +119,7 @@ class GroupRunner:
             record = await rollout(
                 episode,
                 task_messages(task, default_prompt=self.default_prompt),
-                self.engine,
+                self.pace.counted(self.engine),
                 tools,
                 Conversation(self.renderer),
                 Limits.from_options(self.rollout_options),

@@ -1,7 +1,8 @@
-"""The sampler: workers that claim groups from the store and play them, until the stream ends or it is told to stop.
+"""The sampler: claims groups from the store and plays them, until the stream ends or it is told to stop.
 
-Each worker consumes claims, waits for its turn to ask and for admission (the published version moving on) and is
-unblocked by it; one more task beats the heart that keeps the leases.
+Its loop consumes claims, as many at once as the pace wants, waits for room and for admission (the published version
+moving on), and is unblocked by episodes that finish and by time. Beside it beat a heart, which keeps the leases, and
+two watches: of the fleet and of the tools.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.errors import GatewayError, LeaseLost, WaitTimeout
+from agentrl.rollout.fleet import FleetWatch
 from agentrl.rollout.group import GroupRunner
 from agentrl.store.base import HEARTBEAT_SECONDS, Admission, Store
 from agentrl.telemetry import Stopwatch
@@ -24,28 +26,30 @@ logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.05
 MAX_IDLE_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 
 
 class MCPSampler:
-    """Plays groups with MCP tools. ``num_workers`` groups at once; ``admission`` None takes whatever is there."""
+    """Plays groups with MCP tools, as many at once as the runner's pace wants; ``admission`` None takes whatever is
+    there. Without ``fleet`` it is the only sampler, on one engine."""
 
     def __init__(
         self,
         runner: GroupRunner,
         worker: Worker,
         *,
-        num_workers: int,
         admission: Admission | None,
+        fleet: FleetWatch | None = None,
     ) -> None:
         self._runner = runner
         self._worker = worker
-        self._num_workers = num_workers
         self._admission = admission
+        self._fleet = fleet or FleetWatch(runner.store, worker, registered=False)
         self._drain_seconds = 0.0
         self._stop = asyncio.Event()
-        self._asking = asyncio.Lock()
-        self._ended = False
+        self._ended = asyncio.Event()
         self._claims: dict[str, Claim] = {}
+        self._idle = Stopwatch()
         self.num_groups = 0
 
     @property
@@ -56,68 +60,100 @@ class MCPSampler:
         """Claim nothing more; running groups get ``drain_seconds`` and are then given back."""
         self._drain_seconds = drain_seconds
         self._stop.set()
+        self._ended.set()
+        self._runner.pace.freed.set()
 
     async def run(self) -> None:
         """Return when the stream has ended or ``stop`` was called; raise what ends the run (a tool server for good)."""
         await self._store.heartbeat(self._worker)
-        workers = [asyncio.create_task(self._work(), name=f"group worker {i}") for i in range(self._num_workers)]
-        heart = asyncio.create_task(self._beat(), name="heartbeat")
-        tools = asyncio.create_task(self._watch_tools(), name="tools")
-        everything = asyncio.gather(*workers)
-        running: list[asyncio.Future[Any]] = [*workers, everything, heart, tools]
+        await self._look()
+        watches = [self._beat(), self._watch_tools(), self._watch_fleet()]
+        beside = [asyncio.create_task(watch) for watch in watches]
+        sampling = asyncio.create_task(self._sample(), name="sampling")
+        running: list[asyncio.Future[Any]] = [sampling, *beside]
         try:
-            await asyncio.wait({everything, heart, tools}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (heart, tools):
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in beside:
                 if task.done():
                     task.result()
-            await everything
+            await sampling
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await self._give_back()
 
-    async def _work(self) -> None:
-        """Play one group after the other."""
-        watch = Stopwatch()
-        while (claim := await self._next_claim()) is not None:
-            await self._play(replace(claim, waited_seconds=watch.lap()))
-            watch.lap()
-
-    async def _next_claim(self) -> Claim | None:
-        """The next group, None when none will come. Of the workers that found none one asks at a time."""
-        if self._stop.is_set():
-            return None
-        if (claim := await self._claim()) is not None:
-            return claim
+    async def _sample(self) -> None:
+        """Start groups while some will come, then wait for those under way; the first that breaks cancels them."""
         idle = IDLE_SECONDS
-        async with self._asking:
-            while not (self._stop.is_set() or self._ended):
-                if (claim := await self._claim()) is not None:
-                    return claim
-                if await stream_ended(self._store):
-                    self._ended = True
-                    break
-                await wait_at_most(self._stop, idle)
-                idle = min(idle * 1.5, MAX_IDLE_SECONDS)
-        return None
+        try:
+            async with asyncio.TaskGroup() as groups:
+                while not self._stop.is_set():
+                    room, num_started = await self._start_groups(groups)
+                    if room and not num_started and await stream_ended(self._store):
+                        break
+                    idle = min(idle * 1.5, MAX_IDLE_SECONDS) if room and not num_started else IDLE_SECONDS
+                    await self._wait_for_room_or_groups(room, idle)
+        except ExceptionGroup as broken:
+            raise broken.exceptions[0] from broken
+
+    async def _start_groups(self, groups: asyncio.TaskGroup) -> tuple[bool, int]:
+        """Close the gap to what the pace wants: one claim, then twice as many at once, until no group is to be had.
+
+        Return whether there is room left, and how many groups were started.
+        """
+        num_started, together = 0, 1
+        while (missing := self._missing_groups()) and not self._stop.is_set():
+            claims = await asyncio.gather(*(self._claim() for _ in range(min(missing, together))))
+            for claim in filter(None, claims):
+                self._start(groups, claim)
+                num_started += 1
+            if None in claims:
+                return True, num_started
+            together *= 2
+        return missing > 0, num_started
+
+    def _missing_groups(self) -> int:
+        pace = self._runner.pace
+        pace.see(self._fleet.seen())
+        return pace.scheduler.groups_to_start(self._runner.rollout_options.num_generations)
 
     async def _claim(self) -> Claim | None:
+        """Held from here on, so that it is given back even when nobody comes to play it."""
         splits = (Split.EVAL, Split.TEST, Split.TRAIN)
-        return await self._store.claim(self._worker.id, splits=splits, admission=self._admission)
+        claim = await self._store.claim(self._worker.id, splits=splits, admission=self._admission)
+        if claim is not None:
+            self._claims[claim.id] = claim
+        return claim
+
+    def _start(self, groups: asyncio.TaskGroup, claim: Claim) -> None:
+        claim = replace(claim, waited_seconds=self._idle.lap())
+        self._runner.pace.group_started(claim.id, claim.task.num_slots - len(claim.finished))
+        groups.create_task(self._play(claim), name=claim.task.id)
+
+    async def _wait_for_room_or_groups(self, room: bool, idle_seconds: float) -> None:
+        """With room left, until a group has ended (a claim may be admitted then) or for ``idle_seconds``; without,
+        until an episode has finished, or the fleet has changed."""
+        event = self._ended if room else self._runner.pace.freed
+        await wait_at_most(event, idle_seconds if room else LOOK_SECONDS)
+        event.clear()
+        if not room:
+            self._idle.lap()
 
     async def _play(self, claim: Claim) -> None:
-        self._claims[claim.task.id] = claim
         try:
             verdict = await self._within_drain(claim)
             if verdict is not None:
                 self.num_groups += 1
-                del self._claims[claim.task.id]
+                del self._claims[claim.id]
         except LeaseLost:
             logger.warning(
                 "%s: another sampler has this group now; what was finished is kept as expired", claim.task.id
             )
-            del self._claims[claim.task.id]
+            del self._claims[claim.id]
+        finally:
+            self._runner.pace.group_ended(claim.id)
+            self._ended.set()
 
     async def _within_drain(self, claim: Claim) -> object | None:
         """The group's verdict, or None when the sampler was stopped and the drain time ran out."""
@@ -137,6 +173,15 @@ class MCPSampler:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             await self._store.heartbeat(replace(self._worker, waiting_for="" if self._claims else "a group to claim"))
+
+    async def _watch_fleet(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        await self._fleet.look()
+        self._runner.pace.see(self._fleet.seen())
 
     async def _watch_tools(self) -> None:
         toolset = self._runner.toolset
@@ -161,8 +206,10 @@ async def stream_ended(store: Store) -> bool:
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    """Not by ``wait_for``, which on Python 3.11 loses a cancellation that arrives with the event."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def wait_for_service(store: Store, *, timeout_seconds: float) -> Sequence[str]:
