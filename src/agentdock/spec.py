@@ -19,6 +19,7 @@ BUILTIN_ALIASES: dict[str, tuple[str, ...]] = {
     "search-fusion": ("web", "search_web"),
     "fetch_url": ("web",),
     "read_file": ("file",),
+    "python": ("code-executor",),
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from agentdock.sandbox.limits import Execution, Limits
 from agentdock.sandbox.run import Sandbox
 from agentdock.sandbox.tiers import TIERS
-from agentdock.servers.python import answer
+from agentdock.servers.execution import answer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 TIGHT = Limits(wall_seconds=5, cpu_seconds=1, processes=16)

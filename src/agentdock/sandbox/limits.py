@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agentdock.sandbox.workspace import FoundFile
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one call may use.
 
-    ``output_bytes`` holds for stdout and stderr each; ``memory_bytes`` is address space of one process;
-    ``disk_bytes`` is the sum of the files in the working folder, looked at ten times a second.
+    ``output_bytes`` holds for stdout and stderr each; ``memory_bytes`` for the address space of each process, and for
+    what all together really use; ``disk_bytes`` for the sum of the files in the working folder. Sums are looked at ten
+    times a second. ``cpu_seconds`` holds for each process.
     """
 
     wall_seconds: float = 30.0
@@ -26,17 +29,23 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containment:
-    """What holds the code: the tier, and inside it whether it has a user of its own, no network and only its files."""
+    """What holds the code: the tier, and whether in it the code has a user of its own and a network.
+
+    ``network`` is off, open or allowed; ``readable`` is ``own`` files or, where nothing keeps it from others, ``all``.
+    """
 
     tier: str
     own_user: bool
     network: str
-    files: str
+    readable: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """What the code printed and how it ended; ``stopped`` names the limit that ended it, if one did."""
+    """What the code printed, the files that it made or changed, and how it ended.
+
+    ``stopped`` names the limit that ended it, if one did.
+    """
 
     stdout: str
     stderr: str
@@ -44,4 +53,5 @@ class Execution:
     stopped: str
     truncated: bool
     seconds: float
+    files: tuple[FoundFile, ...]
     containment: Containment

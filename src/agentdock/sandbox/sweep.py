@@ -1,36 +1,52 @@
-"""Find and kill what a sandboxed call left behind, also what moved to a session of its own (Linux: /proc)."""
+"""Find, measure and kill what a sandboxed call started, also what moved to a session of its own (Linux: /proc)."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
 MARKER = "AGENTDOCK_CALL"
 MAX_ROUNDS = 100
+UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
+THREADS = re.compile(rb"^Threads:\t(\d+)", re.MULTILINE)
+ANONYMOUS = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+SHARE = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
+ZOMBIE = b"\nState:\tZ"
 
 
-def kill_leftovers(uid: int | None, marker: str) -> None:
-    """Kill all processes of ``uid``, or without one those whose environment carries ``marker``, until none is left.
+def members(uid: int | None, marker: str) -> list[int]:
+    """All living processes of ``uid``, or without one those whose environment carries ``marker``.
 
     A process that starts another program with an environment of its own escapes the marker, not the uid.
     """
+    return list(_of_uid(uid) if uid is not None else _marked(marker))
+
+
+def kill_leftovers(uid: int | None, marker: str, *, spared: Collection[int] = ()) -> None:
+    """Kill all members but the ``spared`` until none is left."""
     for _ in range(MAX_ROUNDS):
-        found = list(_of_uid(uid) if uid is not None else _marked(marker))
+        found = [pid for pid in members(uid, marker) if pid not in spared]
         if not found:
             return
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        send(found, signal.SIGKILL)
 
 
-def count_marked(marker: str) -> int:
-    """How many processes carry ``marker``: for root that cannot change users, RLIMIT_NPROC does not count."""
-    return sum(1 for _ in _marked(marker))
+def send(pids: Collection[int], sent: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, sent)
+
+
+def memory_bytes(pids: Collection[int], limit: int) -> int:
+    """What ``pids`` hold together; pages that they share are told apart only where the sum is above ``limit``."""
+    total = sum(_sum(ANONYMOUS, _text(pid, "status")) for pid in pids) * 1024
+    return total if total <= limit else sum(_sum(SHARE, _text(pid, "smaps_rollup")) for pid in pids) * 1024
 
 
 def uid_in_use(uid: int) -> bool:
@@ -43,31 +59,39 @@ def threads_of_user() -> int:
     if not PROC.is_dir():
         listed = subprocess.run(["ps", "-U", str(mine), "-o", "pid="], capture_output=True, text=True, check=True)
         return len(listed.stdout.split())
-    return sum(int(status["Threads"]) for _, status in _statuses() if int(status["Uid"].split()[0]) == mine)
+    statuses = [_text(pid, "status") for pid in _pids()]
+    return sum(_sum(THREADS, status) for status in statuses if _uid(status) == mine)
 
 
 def _of_uid(uid: int) -> Iterator[int]:
-    for pid, status in _statuses():
-        if int(status["Uid"].split()[0]) == uid and not status["State"].startswith("Z"):
+    for pid in _pids():
+        status = _text(pid, "status")
+        if _uid(status) == uid and ZOMBIE not in status:
             yield pid
 
 
 def _marked(marker: str) -> Iterator[int]:
     wanted = f"{MARKER}={marker}".encode()
-    for pid in _pids():
-        with suppress(OSError):
-            if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                yield pid
-
-
-def _statuses() -> Iterator[tuple[int, dict[str, str]]]:
-    for pid in _pids():
-        with suppress(OSError):
-            lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
-            status = {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
-            if {"Uid", "State", "Threads"} <= status.keys():
-                yield pid, status
+    return (pid for pid in _pids() if wanted in _text(pid, "environ").split(b"\0"))
 
 
 def _pids() -> list[int]:
-    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()] if PROC.is_dir() else []
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()] if PROC.is_dir() else []
+
+
+def _text(pid: int, name: str) -> bytes:
+    """A file of a process; empty if it is gone or not ours to read."""
+    try:
+        with open(f"{PROC}/{pid}/{name}", "rb", buffering=0) as file:
+            return file.readall()
+    except OSError:
+        return b""
+
+
+def _uid(status: bytes) -> int:
+    found = UID.search(status)
+    return int(found[1]) if found else -1
+
+
+def _sum(pattern: re.Pattern[bytes], text: bytes) -> int:
+    return sum(map(int, pattern.findall(text)))

@@ -21,13 +21,13 @@ SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/ssl", "/etc/fonts", "/et
 
 
 def confine(options: dict[str, Any]) -> dict[str, str]:
-    """Confine this process as ``options`` say; return what held: ``network`` and ``files``."""
+    """Confine this process as ``options`` say; return what held: ``network`` and ``readable``."""
     take_limits(options["limits"])
     if options["uid"] is not None:
         become(options["uid"])
     os.chdir(options["folder"])
     if sys.platform != "linux":
-        return {"network": "open", "files": "readable"}
+        return {"network": "open", "readable": "all"}
     die_with_parent(options["parent"])
     own_files = not options["landlock"] or landlock.confine(
         [*SYSTEM, *SETTINGS, *sys.path, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable)],
@@ -37,7 +37,7 @@ def confine(options: dict[str, Any]) -> dict[str, str]:
     filtered = seccomp.refuse_calls(network=network)
     return {
         "network": "allowed" if network else ("off" if filtered else "open"),
-        "files": "own" if own_files else "readable",
+        "readable": "own" if own_files else "all",
     }
 
 
