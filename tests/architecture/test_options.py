@@ -68,6 +68,8 @@ EFFECTS = {
     "tool_timeout": ROLLOUT + "test_tool_timeout_ends_a_call",
     "tool_result_limit": ROLLOUT + "test_mcp_manager_url_starts_servers_whose_results_tool_result_limit_cuts",
     "max_staleness": ROLLOUT + "test_max_staleness_bounds_the_groups_that_start_before_a_step",
+    "max_trained_count": ROLLOUT + "test_reuse_paces_sampling_by_the_steps_that_take_fresh_groups",
+    "retrained_interval": TRAIN + "test_reuse_is_asked_of_the_store",
     "drop_staleness": TRAIN + "test_staleness_order_and_groups_are_asked_of_the_store",
     "sync_sampling": TRAIN + "test_staleness_order_and_groups_are_asked_of_the_store",
     "preset": FILTERS + "test_preset_sets_what_is_recommended_and_what_is_given_wins",

@@ -23,7 +23,8 @@ from agentrl.types import Claim, GroupVerdict, Record, RecordStatus, Split, Task
 GROUPS = 10
 SLOTS = 2
 PER_STEP = 2
-PACE = Admission(groups_per_step=PER_STEP, max_staleness=1)
+REUSES = ((1, 1), (2, 1), (3, 1), (2, 3))
+"""(max_trained_count, retrained_interval)"""
 MAX_ATTEMPTS = 3
 COUNTED = ("created", "running", "completed", "empty", "ready", "taken", "trained")
 DROP_STALENESS = 2
@@ -58,6 +59,11 @@ class World:
         self.finished: set[tuple[str, str]] = set()
         self.ended = False
         self.published = {0: WeightVersion(version=0, step=0, parent=None)}
+        self.uses, self.interval = REUSES[seed % len(REUSES)]
+        self.drop_staleness = DROP_STALENESS + (self.uses - 1) * self.interval
+        self.pace = Admission(
+            groups_per_step=PER_STEP, max_staleness=1, max_trained_count=self.uses, retrained_interval=self.interval
+        )
 
     # --- Moves ---
 
@@ -69,7 +75,7 @@ class World:
     async def claim(self) -> bool:
         self.num_workers += 1
         name = f"w{self.num_workers}"
-        claim = await self.store.claim(name, splits=[Split.TRAIN], admission=PACE)
+        claim = await self.store.claim(name, splits=[Split.TRAIN], admission=self.pace)
         if claim is None:
             return False
         self.owners.append(Owner(name, claim, records={kept.slot: kept for kept in claim.finished}))
@@ -148,8 +154,10 @@ class World:
                 step=self.now.step + 1,
                 version=self.now.version,
                 num_groups=PER_STEP,
-                drop_staleness=DROP_STALENESS,
+                drop_staleness=self.drop_staleness,
                 in_order=self.random.random() < 0.3,
+                max_trained_count=self.uses,
+                retrained_interval=self.interval,
             )
         )
         if taken is None:
@@ -158,7 +166,9 @@ class World:
         assert taken.num_groups <= PER_STEP
         for each in taken.rows:
             assert set(each.versions) - {-1} <= self.lineage(), "a row of weights that are no ancestors is trained"
-            assert self.now.step - self.published[each.start_version].step <= DROP_STALENESS, "a stale row is trained"
+            assert self.now.step - self.published[each.start_version].step <= self.drop_staleness, (
+                "a stale row is trained"
+            )
         if taken.rows:
             self.taken = tuple(each.id for each in taken.rows)
         self.ended = taken.end_of_stream and not taken.rows
@@ -197,8 +207,11 @@ class World:
     # --- Rules ---
 
     async def check(self) -> None:
-        assert len(set(self.now.rows)) == len(self.now.rows), "a row was trained twice in one lineage"
-        trained_slots = Counter(each.rpartition("/")[0] for each in self.now.rows)
+        uses = Counter(self.now.rows)
+        assert max(uses.values(), default=0) <= self.uses, "a row was trained too often in one lineage"
+        for each in await self.store.find("row", status="trained"):
+            assert each.trained_count == uses[each.id], "a row does not know how often it was trained"
+        trained_slots = Counter(each.rpartition("/")[0] for each in uses)
         assert set(trained_slots.values()) <= {1}, "two attempts of a slot were trained in one lineage"
         assert set(self.finalised.values()) <= {1}, "a group was finalised twice under one claim"
         found = await self.store.find("task")

@@ -40,6 +40,7 @@ def test_steps_are_those_that_the_tasks_give_rounded_up_unless_max_steps_says_so
     flags = ("--groups_per_step=4", "--num_train_epochs=3")
     assert planned_steps(configured(tmp_path, *flags), 3) == 3
     assert planned_steps(configured(tmp_path, *flags, "--max_steps=40"), 3) == 40
+    assert planned_steps(configured(tmp_path, *flags, "--max_trained_count=3"), 3) == 7
 
 
 def test_a_missing_file_is_named_by_its_option() -> None:

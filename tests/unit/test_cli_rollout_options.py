@@ -58,6 +58,16 @@ def test_groups_per_step_admits_whole_steps(tmp_path: Path) -> None:
     assert len(play(tmp_path, *flags, train=questions(5), stop_after=1.0).records) == 2 * 3
 
 
+@pytest.mark.parametrize(("flags", "groups"), [((), 3), (("--retrained_interval=2",), 2)])
+def test_reuse_paces_sampling_by_the_steps_that_take_fresh_groups(
+    tmp_path: Path, flags: tuple[str, ...], groups: int
+) -> None:
+    """Of the first three steps; one use each would let all three groups start."""
+    uses = "--max_trained_count=2" if flags else "--max_trained_count=1"
+    more = ("--groups_per_step=1", "--max_staleness=2", uses, *flags)
+    assert len(play(tmp_path, *more, train=questions(5), stop_after=1.0).records) == 2 * groups
+
+
 # --- What an episode may do --------------------------------------------------------------------------------------
 
 

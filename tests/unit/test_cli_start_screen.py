@@ -85,6 +85,7 @@ def test_the_arithmetic_of_a_step_is_shown(tmp_path: Path) -> None:
 def test_staleness_estimator_tasks_and_tools_are_shown(tmp_path: Path) -> None:
     assert line(tmp_path, "staleness") == "max_staleness 1, drop_staleness 8 steps"
     assert line(tmp_path, "staleness", "--sync_sampling") == "max_staleness 0 (sync_sampling), drop_staleness 8 steps"
+    assert line(tmp_path, "reuse", "--max_trained_count=3") == "each group is trained 3 times, 1 step apart"
     assert line(tmp_path, "advantage") == "leave_one_out: score - mean of the others (GRPO's paper: mean_std)"
     assert line(tmp_path, "tasks", "--num_train_epochs=2") == "10 x 2 epochs; no evaluation"
     assert line(tmp_path, "tasks", train=None, held_out=3) == "those in the store; 3 held out, played before and after"

@@ -178,6 +178,12 @@ def test_staleness_order_and_groups_are_asked_of_the_store(tmp_path: Path) -> No
     assert (other.drop_staleness, other.in_order, other.num_groups) == (3, True, 8)
 
 
+def test_reuse_is_asked_of_the_store(tmp_path: Path) -> None:
+    flags = ("--max_trained_count=3", "--retrained_interval=2")
+    rules = [rule_of(configured(tmp_path, "--wait_timeout=0.05", *given)) for given in ((), flags)]
+    assert [(rule.max_trained_count, rule.retrained_interval) for rule in rules] == [(1, 1), (3, 2)]
+
+
 def test_wait_timeout_ends_the_wait_for_a_batch(tmp_path: Path) -> None:
     begun = time.monotonic()
     rule_of(configured(tmp_path, "--wait_timeout=0.05"))

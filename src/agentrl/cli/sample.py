@@ -116,7 +116,12 @@ def build_sampler(
     return MCPSampler(
         runner,
         worker,
-        admission=Admission(groups_per_step=config.groups_per_step, max_staleness=config.max_staleness),
+        admission=Admission(
+            groups_per_step=config.groups_per_step,
+            max_staleness=config.max_staleness,
+            max_trained_count=config.pacing.max_trained_count,
+            retrained_interval=config.pacing.retrained_interval,
+        ),
         fleet=FleetWatch(store, worker, engines, registered=not config.engine.engine_url),
     )
 

@@ -50,6 +50,7 @@ def start_screen(config: RunConfig, train: Sequence[Task] | None, held_out: Sequ
         "ratio": ratio(config.algo),
         "advantage": f"{config.algo.advantage_estimator}: {ESTIMATORS[config.algo.advantage_estimator]}",
         "staleness": staleness(config),
+        "reuse": reuse(config),
         "preset": preset(config),
     }
     return [line for label, text in lines.items() for line in laid_out(label, text)]
@@ -94,6 +95,13 @@ def staleness(config: RunConfig) -> str:
         "max_staleness 0 (sync_sampling)" if config.pacing.sync_sampling else f"max_staleness {config.max_staleness}"
     )
     return f"{ahead}, drop_staleness {counted(config.pacing.drop_staleness, 'step')}"
+
+
+def reuse(config: RunConfig) -> str:
+    if config.pacing.max_trained_count == 1:
+        return ""
+    apart = counted(config.pacing.retrained_interval, "step")
+    return f"each group is trained {config.pacing.max_trained_count} times, {apart} apart"
 
 
 def preset(config: RunConfig) -> str:

@@ -159,6 +159,8 @@ def source_options(config: RunConfig) -> SourceOptions:
         max_tokens_per_microbatch=config.max_tokens_per_microbatch,
         drop_staleness=config.pacing.drop_staleness,
         in_order=config.pacing.sync_sampling,
+        max_trained_count=config.pacing.max_trained_count,
+        retrained_interval=config.pacing.retrained_interval,
         wait_timeout_seconds=config.engine.wait_timeout,
         sampler_timeout_seconds=config.engine.sampler_timeout,
     )

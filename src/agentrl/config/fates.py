@@ -114,8 +114,6 @@ ROWS = (
     owed("balance_sample", "rollouts", "leave it out: every sibling of a group is trained"),
     owed("presence_penalty", "engines", "leave it out; ratio losses refuse it in training in any case", taken=ZERO),
     owed("frequency_penalty", "engines", "leave it out; ratio losses refuse it in training in any case", taken=ZERO),
-    owed("max_trained_count", "ledger-1", "leave it out: each record is trained once", taken=ONE),
-    owed("retrained_interval", "ledger-1", "leave it out: each record is trained once", taken=ONE),
     owed("tp_size", "trainer", "leave it out; ranks share the weights by FSDP2", taken=ONE),
     owed("pp_size", "trainer", "leave it out; ranks share the weights by FSDP2", taken=ONE),
     owed("ep_size", "trainer", "leave it out; ranks share the weights by FSDP2", taken=ONE),

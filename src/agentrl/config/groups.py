@@ -101,6 +101,8 @@ class AsyncOptions:
     max_staleness: int = option(1, "steps that sampling may run ahead (bounds the mean)")
     drop_staleness: int = option(8, "rows sampled more steps ago than this are dropped, counted")
     sync_sampling: bool = option(False, "max_staleness 0, groups trained in order")
+    max_trained_count: int = option(1, "how often each group is trained; drop_staleness has to allow it")
+    retrained_interval: int = option(1, "steps until a group is trained again; a straggling end may shorten it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

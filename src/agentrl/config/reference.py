@@ -55,6 +55,8 @@ THEIRS: Mapping[str, Theirs] = MappingProxyType(
         "target_concurrency": changed(1, "one episode at a time leaves engine and tools idle"),
         "max_concurrent_samples_per_process": changed(1, "0 leaves the bound to target_concurrency"),
         "sync_sampling": same(False),
+        "max_trained_count": same(1),
+        "retrained_interval": same(1),
         "resample_error_records": changed(False, "an episode that broke is nobody's answer; max_attempts is the bound"),
         "drop_zero_advantage": same(True),
         "skip_non_positive_advantage": same(False),

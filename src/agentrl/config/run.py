@@ -182,6 +182,27 @@ def check(config: RunConfig) -> None:
         )
     if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
         raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
+    check_reuse(config.pacing)
+
+
+def check_reuse(pacing: AsyncOptions) -> None:
+    """A group may be so old at its last use that its rows would be dropped before it."""
+    uses, interval = pacing.max_trained_count, pacing.retrained_interval
+    if uses == 1 and interval > 1:
+        raise ConfigError(
+            "has no effect on groups that are trained once: add --max_trained_count N, or leave it out",
+            setting="--retrained_interval",
+        )
+    ahead = 1 if pacing.sync_sampling else max(1, pacing.max_staleness)
+    oldest = (uses - 1) * interval + ahead
+    if uses > 1 and oldest > pacing.drop_staleness:
+        raise ConfigError(
+            f"{uses} uses, {interval} steps apart, make a group up to ({uses} - 1) x {interval} + {ahead} "
+            f"(max_staleness, at least 1) = {oldest} steps old at its last use, and rows older than drop_staleness "
+            f"{pacing.drop_staleness} are dropped: lower --max_trained_count or --retrained_interval, or raise "
+            f"--drop_staleness to {oldest}",
+            setting="--max_trained_count",
+        )
 
 
 def check_ranges(config: RunConfig) -> None:
@@ -222,7 +243,7 @@ POSITIVE = (
     "target_concurrency max_attempts group_deadline scorer_timeout tool_timeout tool_result_limit learning_rate "
     "per_device_train_batch_size gradient_accumulation_steps max_tokens save_steps engine_slots publish_timeout "
     "wait_timeout sampler_timeout heartbeat_timeout logging_steps min_turns max_grad_norm adam_epsilon adv_scaling "
-    "importance_weight_cap_ratio"
+    "importance_weight_cap_ratio max_trained_count retrained_interval"
 ).split()
 NOT_NEGATIVE = (
     "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "

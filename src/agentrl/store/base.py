@@ -37,11 +37,15 @@ class Admission:
     """How far sampling may run ahead: a training group starts only if
     ``seq < (published step + max_staleness + 1) * groups_per_step + abandoned + dropped``.
 
-    Nothing is admitted before the first version is published.
+    Where groups are trained ``max_trained_count`` times, ``retrained_interval`` steps apart, the steps that train no
+    fresh group are left out: of every ``max_trained_count * retrained_interval`` steps the first ``retrained_interval``
+    take fresh groups, the others take them again. Nothing is admitted before the first version is published.
     """
 
     groups_per_step: int
     max_staleness: int = 1
+    max_trained_count: int = 1
+    retrained_interval: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,9 @@ class TakeRule:
 
     ``version``/``step`` are the trainer's; ``in_order`` waits for the lowest ``seq`` (synchronous runs). Rows sampled
     more than ``drop_staleness`` steps ago, or by a version that is no ancestor of ``version``, are dropped, counted.
+
+    A group is taken up to ``max_trained_count`` times, again when ``retrained_interval`` steps have passed since its
+    last use, or when nothing else is left. Of all that may be taken the lowest ``seq`` goes first.
     """
 
     step: int
@@ -57,6 +64,8 @@ class TakeRule:
     num_groups: int
     drop_staleness: int = 8
     in_order: bool = False
+    max_trained_count: int = 1
+    retrained_interval: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +173,9 @@ class Store(Protocol):
     async def drop(self, rows: Sequence[str], reason: str) -> int: ...
 
     async def rewind(self, step: int, version: int) -> Mapping[str, int]:
-        """The trainer restored ``version`` at ``step``: rows of later steps become ready again, or are dropped when a
-        version of theirs is no ancestor; groups dropped so run again under their old ``seq``. Returns counts."""
+        """The trainer restored ``version`` at ``step``: rows of later steps become again what they were before, or are
+        dropped when a version of theirs is no ancestor; groups dropped so run again under their old ``seq``.
+        Returns counts."""
         ...
 
     async def publish_version(self, version: WeightVersion) -> None:

@@ -18,13 +18,18 @@ LOST = """task INDEXED BY task_by_owner WHERE run = :run AND split = :split AND 
 A heartbeat from the future (the clock was set back) is no lease for ever, so age counts in both directions.
 """
 
-ADMITTED = """seq < (SELECT (step + :max_staleness + 1) * :groups_per_step FROM version
-                     WHERE run = :run ORDER BY position DESC LIMIT 1)
+ADMITTED = """seq < (SELECT max(
+        :groups_per_step * (steps / (:uses * :interval) * :interval + min(steps % (:uses * :interval), :interval)),
+        coalesce((SELECT num FROM counter WHERE run = :run AND split = 'train' AND name = 'wanted' AND reason = ''), 0))
+    FROM (SELECT step + :max_staleness + 1 AS steps FROM version WHERE run = :run ORDER BY position DESC LIMIT 1))
     + (SELECT coalesce(sum(num), 0) FROM counter WHERE run = :run AND split = 'train'
        AND name IN ('abandoned', 'empty', 'dropped', 'pushed_again'))"""
-"""(published step + S + 1) * G + abandoned + dropped; NULL, so not true, before a version is published.
+"""Groups that the steps up to (published step + S + 1) take for the first time + abandoned + dropped; NULL, so not
+true, before a version is published.
 
-Dropped are the groups that leave nothing to train: finished without rows, all rows dropped, or pushed again as stale.
+Steps take G fresh groups each, unless groups are used several times: then only the first ``interval`` of every
+``uses * interval`` steps do. ``wanted`` (``reuse.ask_for_fresh``) corrects what stragglers have moved. Dropped are the
+groups that leave nothing to train: finished without rows, all rows dropped, or pushed again as stale.
 """
 
 FREE = f"""SELECT n FROM (
@@ -88,7 +93,12 @@ def claim(
 def claim_statement(values: dict, split: Split, admission: Admission | None) -> tuple[str, dict]:
     if split != Split.TRAIN or admission is None:
         return CLAIM.format(admitted="true"), values
-    pace = {"groups_per_step": admission.groups_per_step, "max_staleness": admission.max_staleness}
+    pace = {
+        "groups_per_step": admission.groups_per_step,
+        "max_staleness": admission.max_staleness,
+        "uses": admission.max_trained_count,
+        "interval": admission.retrained_interval,
+    }
     return CLAIM.format(admitted=ADMITTED), values | pace
 
 

@@ -150,16 +150,16 @@ class SqliteStore:
         if rule.num_groups < 1:
             raise StoreError(f"step {rule.step} takes {rule.num_groups} groups; it has to take at least 1")
         taken = await self._write(lambda db: steps.take(db, self.run, rule, self._clock(), self.max_attempts))
-        return await self._read(lambda db: self._taken(db, rule.step)) if taken else None
+        return await self._read(lambda db: self._taken(db, rule)) if taken else None
 
-    def _taken(self, db: sqlite3.Connection, step: int) -> Taken:
-        rows = tuple(documents.data_row(row) for row in steps.rows_of_step(db, self.run, step))
+    def _taken(self, db: sqlite3.Connection, rule: TakeRule) -> Taken:
+        rows = tuple(documents.data_row(row) for row in steps.rows_of_step(db, self.run, rule.step))
         return Taken(
-            step=step,
+            step=rule.step,
             rows=rows,
             num_groups=len({row.task for row in rows}),
-            dropped=steps.dropped_at(db, self.run, step),
-            end_of_stream=steps.nothing_follows(db, self.run),
+            dropped=steps.dropped_at(db, self.run, rule.step),
+            end_of_stream=steps.nothing_follows(db, self.run, rule),
         )
 
     async def ack(self, step: int) -> int:

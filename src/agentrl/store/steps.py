@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 
 from agentrl.errors import StoreError
-from agentrl.store import counters
+from agentrl.store import counters, reuse
 from agentrl.store.base import TakeRule
 
 END_OF_STREAM = "end_of_stream/"
@@ -31,6 +31,9 @@ DROP_STALE = """UPDATE data_row SET status = 'dropped', reason = 'stale', judged
 WHERE run = :run AND status = 'ready' AND :step - 1 - :drop_staleness >
     (SELECT step FROM version WHERE version.run = :run AND version.version = data_row.start_version) RETURNING task"""
 
+Group = tuple[int, str]
+"""(seq, task)"""
+
 FIRST_UNFINISHED = """SELECT min(seq) FROM task
 WHERE run = :run AND split = 'train' AND status IN ('created', 'running')"""
 
@@ -48,17 +51,15 @@ def take(db: sqlite3.Connection, run: str, rule: TakeRule, now: float, max_attem
     dropped = {task for (task,) in db.execute(DROP_OTHER_LINEAGES, values).fetchall()}
     dropped |= {task for (task,) in db.execute(DROP_STALE, values).fetchall()}
     run_again(db, run, dropped, now, max_attempts)
-    groups = next_groups(db, run, rule)
+    reuse.retire_stale(db, run, rule, now)
+    fresh, due = next_groups(db, run, rule)
+    groups = sorted([*fresh, *due])[: rule.num_groups]
     if len(groups) < rule.num_groups and not stream_is_finished(db, run):
+        reuse.ask_for_fresh(db, run, rule, len(due))
         return False
-    for task in groups:
-        db.execute(
-            "UPDATE data_row SET status = 'taken', step = ?, updated_at = ? "
-            "WHERE run = ? AND task = ? AND status = 'ready'",
-            (rule.step, now, run, task),
-        )
-        db.execute("INSERT INTO group_use (run, task, number, step) VALUES (?, ?, 1, ?)", (run, task, rule.step))
-    counters.settle(db, run, groups)
+    chosen = [task for _, task in groups or reuse.groups_before_due(db, run, rule)]
+    reuse.use(db, run, rule, chosen, now)
+    counters.settle(db, run, chosen)
     return True
 
 
@@ -82,15 +83,21 @@ def require_published(db: sqlite3.Connection, run: str, version: int) -> None:
         raise StoreError(f"version {version} was never published in run {run}; publish_version comes first")
 
 
-def next_groups(db: sqlite3.Connection, run: str, rule: TakeRule) -> list[str]:
-    """Groups with ready rows, lowest ``seq`` first; in order, only those that no unfinished group precedes."""
+def next_groups(db: sqlite3.Connection, run: str, rule: TakeRule) -> tuple[list[Group], list[Group]]:
+    """Fresh groups and those due again, lowest ``seq`` first; in order, only those that no unfinished
+    group precedes.
+
+    The step takes the lowest ``seq`` of both. Fresh ones first would let the uses of a group wait, while samplers keep
+    up, until its rows are too old; lowest first gives each group all its uses while it is young, and synchronous runs
+    one order.
+    """
     order = f"AND seq < coalesce(({FIRST_UNFINISHED}), 9223372036854775807)" if rule.in_order else ""
     found = db.execute(
         f"""SELECT DISTINCT seq, task FROM data_row WHERE run = :run AND status = 'ready' {order}
         ORDER BY seq LIMIT :num""",
         {"run": run, "num": rule.num_groups},
     )
-    return [task for _, task in found.fetchall()]
+    return [(seq, task) for seq, task in found], reuse.due_groups(db, run, rule, order)
 
 
 def stream_is_finished(db: sqlite3.Connection, run: str) -> bool:
@@ -99,9 +106,9 @@ def stream_is_finished(db: sqlite3.Connection, run: str) -> bool:
     return ended is not None and db.execute(FIRST_UNFINISHED, {"run": run}).fetchone()[0] is None
 
 
-def nothing_follows(db: sqlite3.Connection, run: str) -> bool:
+def nothing_follows(db: sqlite3.Connection, run: str, rule: TakeRule) -> bool:
     ready = db.execute("SELECT 1 FROM data_row WHERE run = ? AND status = 'ready' LIMIT 1", (run,)).fetchone()
-    return ready is None and stream_is_finished(db, run)
+    return ready is None and stream_is_finished(db, run) and not reuse.uses_left(db, run, rule)
 
 
 def rows_of_step(db: sqlite3.Connection, run: str, step: int) -> list[sqlite3.Row]:
@@ -111,11 +118,14 @@ def rows_of_step(db: sqlite3.Connection, run: str, step: int) -> list[sqlite3.Ro
 
 
 def dropped_at(db: sqlite3.Connection, run: str, step: int) -> dict[str, int]:
-    """Rows judged away on the way to ``step``, by reason, over all its calls of take."""
+    """Rows judged away on the way to ``step``, by reason, over all its calls of take.
+
+    ``trained_stale`` were trained before and are not trained again.
+    """
     return dict(
         db.execute(
-            """SELECT reason, count(*) FROM data_row WHERE run = ? AND judged_at = ? AND status = 'dropped'
-            GROUP BY reason""",
+            """SELECT iif(status = 'trained', 'trained_' || reason, reason) AS why, count(*) FROM data_row
+            WHERE run = ? AND judged_at = ? AND status IN ('dropped', 'trained') AND reason <> '' GROUP BY why""",
             (run, step),
         ).fetchall()
     )
@@ -132,19 +142,25 @@ def ack(db: sqlite3.Connection, run: str, step: int, now: float) -> int:
 
 
 def drop(db: sqlite3.Connection, run: str, rows: Iterable[str], reason: str, now: float) -> int:
-    """Ready or taken rows are never trained; their groups are not run again. A group dropped whole was not used."""
+    """Ready or taken rows are not trained; their groups are not run again. A group dropped whole was not used.
+
+    Rows that an earlier step trained stay trained, and are not trained again.
+    """
     tasks: list[str] = []
     for row in rows:
         tasks += [
             task
             for (task,) in db.execute(
-                "UPDATE data_row SET status = 'dropped', reason = ?, step = NULL, updated_at = ? "
-                "WHERE run = ? AND record = ? AND status IN ('ready', 'taken') RETURNING task",
-                (reason, now, run, row),
+                """UPDATE data_row SET reason = :reason, updated_at = :now,
+                    status = iif(trained_count, 'trained', 'dropped'),
+                    step = iif(trained_count, (SELECT max(u.step) FROM group_use AS u WHERE u.run = :run
+                               AND u.task = data_row.task AND u.step < data_row.step), NULL)
+                WHERE run = :run AND record = :record AND status IN ('ready', 'taken') RETURNING task""",
+                {"run": run, "record": row, "reason": reason, "now": now},
             ).fetchall()
         ]
-    for task in counters.settle(db, run, tasks):
-        db.execute("DELETE FROM group_use WHERE run = ? AND task = ?", (run, task))
+    counters.settle(db, run, tasks)
+    reuse.forget_unused(db, run, tasks)
     return len(tasks)
 
 
@@ -154,7 +170,8 @@ def rewind(
     """The trainer is at ``step`` with ``version``: what later steps did is undone, other lineages are dropped.
 
     Counts of rows: ``trained`` (taken for a step whose checkpoint was saved, not acknowledged), ``ready`` (of later
-    steps, to be taken again), ``dropped`` (no ancestor); ``groups_again`` run again under their old ``seq``.
+    steps, to be taken again, also those that earlier steps trained), ``dropped`` (no ancestor); ``groups_again`` run
+    again under their old ``seq``.
     """
     require_published(db, run, version)
     values = {"run": run, "now": now, "step": step, "version": version}
@@ -163,19 +180,12 @@ def rewind(
         "WHERE run = :run AND status = 'taken' AND step <= :step RETURNING task",
         values,
     ).fetchall()
-    undone = db.execute(
-        "UPDATE data_row SET status = 'ready', trained_count = trained_count - (status = 'trained'), step = NULL, "
-        "updated_at = :now WHERE run = :run AND status IN ('taken', 'trained') AND step > :step "
-        "RETURNING task, record",
-        values,
-    ).fetchall()
-    db.execute("DELETE FROM group_use WHERE run = :run AND step > :step", values)
+    undone = reuse.undo_uses(db, run, step, now)
     counters.settle(db, run, (task for task, *_ in (*trained, *undone)))
-    db.execute("UPDATE data_row SET judged_at = NULL WHERE run = :run AND judged_at > :step", values)
     dropped = [task for (task,) in db.execute(DROP_OTHER_LINEAGES, values | {"step": None}).fetchall()]
     again = run_again(db, run, set(dropped), now, max_attempts)
     kept = sum(
-        db.execute("SELECT status = 'ready' FROM data_row WHERE run = ? AND record = ?", (run, record)).fetchone()[0]
+        db.execute("SELECT status <> 'dropped' FROM data_row WHERE run = ? AND record = ?", (run, record)).fetchone()[0]
         for _, record in undone
     )
     return {"trained": len(trained), "ready": kept, "dropped": len(dropped), "groups_again": again}

@@ -45,6 +45,8 @@ class SourceOptions:
     max_tokens_per_microbatch: int
     drop_staleness: int = 8
     in_order: bool = False
+    max_trained_count: int = 1
+    retrained_interval: int = 1
     wait_timeout_seconds: float = 600.0
     sampler_timeout_seconds: float = 30.0
 
@@ -146,6 +148,8 @@ class StoreBatchSource:
             num_groups=self._options.groups_per_step,
             drop_staleness=self._options.drop_staleness,
             in_order=self._options.in_order,
+            max_trained_count=self._options.max_trained_count,
+            retrained_interval=self._options.retrained_interval,
         )
         pause = FIRST_POLL_SECONDS
         self._waits_for(f"{rule.num_groups} finished groups for step {rule.step}", deadline)
@@ -184,6 +188,8 @@ class StoreBatchSource:
         values["staleness"] = values.get("batch/age", 0.0)
         values["staleness_max"] = values.get("batch/max_age", 0.0)
         values["groups"] = float(taken.num_groups)
+        if self._options.max_trained_count > 1:
+            values["groups_again"] = float(len({row.task for row in taken.rows if row.trained_count}))
         values |= {f"dropped/{reason}": float(count) for reason, count in taken.dropped.items()}
         rewards = self._ended.rewards([row.seq for row in taken.rows])
         if rewards:
