@@ -418,12 +418,21 @@ class InferenceService:
     status: ServiceStatus = ServiceStatus.UP
     policy_version: int | None = None
     running: int = 0
+    """Requests it works on."""
     last_error: str = ""
+    age_seconds: float = field(default=0.0, compare=False)
+    """Seconds since it was registered last; filled by the store."""
+    beat: float = field(default=0.0, compare=False)
+    """When it was registered last, on the store's clock; filled by the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A live process of a run, as ``agentrl status`` and the lease rule see it."""
+    """A live process of a run, as ``agentrl status`` and the lease rule see it.
+
+    ``waiting_for`` says what it cannot go on without, and from whom; ``deadline`` is when it gives up, in seconds since
+    the epoch. Its claims are the running groups that name it as their owner.
+    """
 
     id: str
     kind: str

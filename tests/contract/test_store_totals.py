@@ -29,6 +29,7 @@ from agentrl.store import PassRate, QueueCounts, Store
 from agentrl.types import (
     Claim,
     GroupVerdict,
+    InferenceService,
     RecordStatus,
     ResultStatus,
     Split,
@@ -237,4 +238,42 @@ async def test_a_worker_shows_how_long_ago_it_was_heard_of(open_backend: Open) -
     clock.now += 30
     (found,) = await store.workers()
     assert (found.alive, found.age_seconds) == (False, 42.0)
+    await store.close()
+
+
+# --- What goes on ----------------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_running_groups_say_whose_they_are_how_old_and_how_far(open_backend: Open) -> None:
+    store = await open_backend()
+    await store.add_tasks([*tasks(3), *tasks(1, split=Split.EVAL, slots=1)])
+    await publish(store, 0)
+    assert await store.running_groups() == []
+    first, second = await must_claim(store), await must_claim(store)
+    await store.append_turn(first, turn(f"{first.task.id}/0/0"))
+    await store.finish_record(first, record(first, 0, 0))
+    await store.append_turn(first, turn(f"{first.task.id}/1/0"))
+    one, other = await store.running_groups()
+    assert (one.task, one.split, one.owner, one.num_slots, one.num_done) == (first.task.id, "train", "w", 2, 1)
+    assert (other.task, other.num_done) == (second.task.id, 0)
+    assert 0 <= one.age_seconds < 30
+    await play(store, first)
+    await store.leave("w")
+    assert [(group.task, group.owner) for group in await store.running_groups()] == [(second.task.id, "")]
+    await store.close()
+
+
+@scenario
+async def test_a_service_says_when_it_was_registered_last(open_backend: Open) -> None:
+    store = await open_backend()
+    service = InferenceService(url="http://e", kind="slots", model="m", last_error="odd", running=2)
+    await store.put_service(service)
+    (found,) = await store.services()
+    assert (found.running, found.last_error) == (2, "odd")
+    assert 0 <= found.age_seconds < 30
+    await store.put_service(found)
+    (again,) = await store.find("service", url="http://e")
+    assert again.beat >= found.beat > 0
+    assert again == service
     await store.close()

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.cli.feed import evaluation_tasks, training_tasks
+from agentrl.cli.presence import this_worker
 from agentrl.cli.sample import build_sampler
 from agentrl.config import RunConfig
 from agentrl.engine.scripted import ScriptedEngine
@@ -118,7 +119,7 @@ def play(
             toolset = ScriptedToolset(tools or {"sum": SUM})
             await toolset.open()
             engine = Speaker(say, seconds=seconds)
-            sampler = build_sampler(config, store, engine, toolset, Telemetry([]))
+            sampler = build_sampler(config, store, engine, toolset, Telemetry([]), this_worker("sampler"))
             with suppress(TimeoutError):
                 await asyncio.wait_for(sampler.run(), stop_after or 20.0)
             return Played(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from cli_help import configured
 
+from agentrl.cli.presence import Heart
 from agentrl.cli.run import Watch
 from agentrl.cli.supervise import Supervisor
 from agentrl.errors import ProcessDied
@@ -170,7 +171,9 @@ def test_heartbeat_timeout_names_and_kills_a_child_that_lives_and_no_longer_beat
         store = open_store(f"sqlite:///{tmp_path / 'run.db'}", run="r")
         await store.open()
         worker = Worker(id="s", kind="sampler", host="h", pid=child.process.pid)
-        watch = Watch(store, supervisor, Silent(), asyncio.Event(), heartbeat_timeout=config.engine.heartbeat_timeout)
+        heart = Heart(store, Worker(id="c", kind="run", host="h", pid=1))
+        limit = config.engine.heartbeat_timeout
+        watch = Watch(store, supervisor, Silent(), asyncio.Event(), heart, heartbeat_timeout=limit)
 
         async def beat() -> None:
             for _ in range(10):
@@ -178,9 +181,9 @@ def test_heartbeat_timeout_names_and_kills_a_child_that_lives_and_no_longer_beat
                 await asyncio.sleep(0.2)
 
         try:
-            await watch.during("beating", beat())
+            await watch.during("evaluating", beat())
             os.kill(child.process.pid, signal.SIGSTOP)
-            await watch.during("stopped", asyncio.sleep(30))
+            await watch.during("training", asyncio.sleep(30))
         finally:
             await store.close()
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from agentrl.cli.evaluation import FIRST_VERSION, EvaluationRounds
 from agentrl.cli.manifest import write_manifest
 from agentrl.cli.preflight import check_before_evaluation, require_torch
+from agentrl.cli.presence import conducting
 from agentrl.cli.report import counted
 from agentrl.cli.run import STOP_GRACE_SECONDS, Watch, free_name, interrupts
 from agentrl.cli.supervise import Supervisor
@@ -107,21 +108,23 @@ async def play(config: RunConfig, console: Console, tasks: Sequence[Task]) -> Se
     tail = MetricsTail(config.folder / "metrics.jsonl", from_end=True)
     view = EvaluationView(console, tail, num_episodes=len(tasks) * config.rollout.eval_generations)
     try:
-        with view, interrupts(supervisor) as interrupted:
-            watch = Watch(
-                store,
-                supervisor,
-                view,
-                interrupted,
-                on_interrupt="engine and sampler are stopped",
-                way_on="what was played is in the run folder",
-                heartbeat_timeout=config.engine.heartbeat_timeout,
-            )
-            try:
-                start_children(config, supervisor, view)
-                evaluation = await watch.during("evaluating", rounds.play(FIRST_VERSION))
-            finally:
-                await asyncio.to_thread(stop_children, supervisor)
+        async with conducting(store) as heart:
+            with view, interrupts(supervisor) as interrupted:
+                watch = Watch(
+                    store,
+                    supervisor,
+                    view,
+                    interrupted,
+                    heart,
+                    on_interrupt="engine and sampler are stopped",
+                    way_on="what was played is in the run folder",
+                    heartbeat_timeout=config.engine.heartbeat_timeout,
+                )
+                try:
+                    start_children(config, supervisor, view)
+                    evaluation = await watch.during("evaluating", rounds.play(FIRST_VERSION))
+                finally:
+                    await asyncio.to_thread(stop_children, supervisor)
     finally:
         supervisor.kill_all()
         telemetry.close()

@@ -29,6 +29,7 @@ from agentrl.cli.lock import held
 from agentrl.cli.manifest import write_manifest
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
+from agentrl.cli.presence import Heart, conducting
 from agentrl.cli.report import report
 from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
@@ -45,6 +46,11 @@ WATCH_SECONDS = 0.2
 SAVE_GRACE_SECONDS = 60.0
 STOP_GRACE_SECONDS = 15.0
 INTERRUPTED = 130
+AWAITED = {
+    "evaluating": "samplers to play the held-out tasks",
+    "training": "the trainer to train its last step",
+}
+"""Phase of a run -> what the process that conducts it waits for."""
 TRAINING_ENDED = "training_ended"
 """State of a run whose trainer was started elsewhere: set once it has trained its last step."""
 
@@ -114,31 +120,33 @@ async def play(
     tail = MetricsTail(config.folder / "metrics.jsonl", from_end=True)
     view = RunView(console, tail, max_steps=planned_steps(config, len(train)), logging_steps=config.run.logging_steps)
     try:
-        with view, interrupts(supervisor) as interrupted:
-            watch = Watch(
-                store,
-                supervisor,
-                view,
-                interrupted,
-                way_on=way_on(config),
-                heartbeat_timeout=config.engine.heartbeat_timeout,
-            )
-            try:
-                start_children(config, supervisor, view, with_trainer=with_trainer)
-                before = await watch.during("evaluating", rounds.play(FIRST_VERSION))
-                await push(store, config, train)
-                trained = trainer_end(supervisor) if with_trainer else training_ended(store)
-                await watch.during("training", rounds.until(trained))
-                last = await store.latest_version() or FIRST_VERSION
-                after = await watch.during("evaluating", rounds.play(last))
-                await store.end_stream(Split.EVAL)
-            except ProcessDied as died:
-                raise ProcessDied(f"{died}\n{watch.way_on}") from died
-            finally:
-                view.phase = "stopping"
-                view.refresh()
-                await asyncio.to_thread(stop_children, supervisor, interrupted.is_set())
-                view.refresh()
+        async with conducting(store) as heart:
+            with view, interrupts(supervisor) as interrupted:
+                watch = Watch(
+                    store,
+                    supervisor,
+                    view,
+                    interrupted,
+                    heart,
+                    way_on=way_on(config),
+                    heartbeat_timeout=config.engine.heartbeat_timeout,
+                )
+                try:
+                    start_children(config, supervisor, view, with_trainer=with_trainer)
+                    before = await watch.during("evaluating", rounds.play(FIRST_VERSION))
+                    await push(store, config, train)
+                    trained = trainer_end(supervisor) if with_trainer else training_ended(store)
+                    await watch.during("training", rounds.until(trained))
+                    last = await store.latest_version() or FIRST_VERSION
+                    after = await watch.during("evaluating", rounds.play(last))
+                    await store.end_stream(Split.EVAL)
+                except ProcessDied as died:
+                    raise ProcessDied(f"{died}\n{watch.way_on}") from died
+                finally:
+                    view.phase = "stopping"
+                    view.refresh()
+                    await asyncio.to_thread(stop_children, supervisor, interrupted.is_set())
+                    view.refresh()
         await report(config, console, store, before, after)
     finally:
         supervisor.kill_all()
@@ -149,10 +157,14 @@ async def play(
 async def forget_earlier_start(store: Store) -> None:
     """Processes of an earlier start of this run are gone; only engines that register themselves now are asked."""
     await store.expire_dead_workers(socket.gethostname())
+    for worker in await store.workers():
+        if not worker.alive:
+            await store.leave(worker.id)
     for split in (Split.TRAIN, Split.EVAL):
         await store.reopen_stream(split)
     for service in await store.services():
-        await store.put_service(replace(service, status=ServiceStatus.DOWN))
+        if service.status is not ServiceStatus.DOWN:
+            await store.put_service(replace(service, status=ServiceStatus.DOWN))
     await store.set_state(TRAINING_ENDED, False)
 
 
@@ -231,6 +243,7 @@ class Watch:
     supervisor: Supervisor
     view: View
     interrupted: asyncio.Event
+    heart: Heart
     on_interrupt: str = "the trainer finishes its step and saves; Ctrl-C again stops at once"
     way_on: str = "go on with --resume_from_checkpoint auto"
     heartbeat_timeout: float = EngineOptions().heartbeat_timeout
@@ -238,6 +251,7 @@ class Watch:
     async def during(self, phase: str, work: Awaitable[T]) -> T:
         """The result of ``work``; ``ProcessDied`` when a child ends meanwhile, ``Interrupted`` on Ctrl-C."""
         self.view.phase = phase
+        self.heart.waits_for(AWAITED[phase])
         task = asyncio.ensure_future(work)
         try:
             while not task.done():

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -19,6 +17,7 @@ from agentrl.chat import load_renderer
 from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers, check_tools
+from agentrl.cli.presence import Heart, this_worker
 from agentrl.config import RunConfig
 from agentrl.engine.base import TokenEngine
 from agentrl.engine.pool import EnginePool
@@ -57,13 +56,19 @@ async def sample(config: RunConfig) -> None:
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
     toolset = build_toolset(config)
     pool: EnginePool | None = None
+    worker = this_worker("sampler")
+    heart = Heart(store, worker)
     try:
+        heart.waits_for("its tool servers to start")
+        await heart.start()
         await push_own_tasks(config, store)
         await store.expire_dead_workers(socket.gethostname())
         await toolset.open()
+        heart.waits_for("an engine to register itself", seconds=config.engine.wait_timeout)
         urls = config.engine.engine_url or await wait_for_service(store, timeout_seconds=config.engine.wait_timeout)
         pool = EnginePool(urls)
-        sampler = build_sampler(config, store, pool, toolset, telemetry)
+        sampler = build_sampler(config, store, pool, toolset, telemetry, worker)
+        await heart.stop()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, partial(sampler.stop, drain_seconds=DRAIN_SECONDS))
         loop.add_signal_handler(signal.SIGTERM, partial(sampler.stop, drain_seconds=0.0))
@@ -71,9 +76,11 @@ async def sample(config: RunConfig) -> None:
         await sampler.run()
         logger.info("sampled %d groups", sampler.num_groups)
     finally:
+        await heart.stop()
         if pool is not None:
             await pool.close()
         await toolset.close()
+        await store.leave(worker.id)
         await store.close()
         telemetry.close()
 
@@ -88,7 +95,7 @@ def build_toolset(config: RunConfig) -> McpToolset:
 
 
 def build_sampler(
-    config: RunConfig, store: Store, engine: TokenEngine, toolset: Toolset, telemetry: Telemetry
+    config: RunConfig, store: Store, engine: TokenEngine, toolset: Toolset, telemetry: Telemetry, worker: Worker
 ) -> MCPSampler:
     options, window = config.rollout, TimingsWindow(telemetry)
     runner = GroupRunner(
@@ -110,8 +117,6 @@ def build_sampler(
         on_record=lambda record: report(telemetry, window, record),
         on_group=lambda verdict: window.add("groups", verdict.timings),
     )
-    host = socket.gethostname()
-    worker = Worker(id=f"sampler/{host}/{os.getpid()}/{time.time_ns()}", kind="sampler", host=host, pid=os.getpid())
     engines = engine if isinstance(engine, EnginePool) else None
     return MCPSampler(
         runner,

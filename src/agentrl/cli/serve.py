@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import socket
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -21,8 +18,10 @@ from rich.console import Console
 from agentrl.chat import load_renderer
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_model, require_torch
+from agentrl.cli.presence import this_worker
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
+from agentrl.engine.base import EngineHealth
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.engine.server import serve
 from agentrl.errors import ConfigError, EngineError
@@ -129,37 +128,42 @@ class Registration:
     engine: Engine
     config: RunConfig
     url: str = ""
-    started: int = 0
+    worker: Worker = field(default_factory=lambda: this_worker("engine"))
+    last_error: str = ""
 
     async def ready(self, url: str) -> None:
-        self.url, self.started = url, time.time_ns()
-        await self.store.put_service(self._service(ServiceStatus.UP, None))
+        self.url = url
+        await self.store.put_service(self._service(ServiceStatus.UP, await self.engine.health()))
         logger.info("serving at %s", url)
 
     async def beat(self, stop: asyncio.Event) -> None:
         """Heartbeats with the version served; an engine that broke stops the server and is raised."""
-        host, pid = socket.gethostname(), os.getpid()
         while True:
             health = await self.engine.health()
             if health.detail.startswith("failed"):
+                self.last_error = health.detail
                 stop.set()
                 raise EngineError(health.detail)
-            waiting = "the first weights" if health.version is None else ""
-            worker = Worker(id=f"engine/{host}/{pid}", kind="engine", host=host, pid=pid, waiting_for=waiting)
-            await self.store.heartbeat(worker)
+            waiting = "the trainer to publish the first weights" if health.version is None else ""
+            await self.store.heartbeat(replace(self.worker, waiting_for=waiting))
             if self.url:
-                await self.store.put_service(self._service(ServiceStatus.UP, health.version))
+                await self.store.put_service(self._service(ServiceStatus.UP, health))
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def leave(self) -> None:
+        """An engine that broke keeps its worker: it did not leave."""
         if self.url:
-            await self.store.put_service(self._service(ServiceStatus.DOWN, None))
+            await self.store.put_service(self._service(ServiceStatus.DOWN, await self.engine.health()))
+        if not self.last_error:
+            await self.store.leave(self.worker.id)
 
-    def _service(self, status: ServiceStatus, version: int | None) -> InferenceService:
+    def _service(self, status: ServiceStatus, health: EngineHealth) -> InferenceService:
         return InferenceService(
             url=self.url,
             kind=self.config.engine.engine,
             model=self.config.model.model_name,
             status=status,
-            policy_version=version,
+            policy_version=health.version,
+            running=health.running,
+            last_error=self.last_error,
         )

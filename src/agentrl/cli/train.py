@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agentrl.trainer.guards import GapLimits
     from agentrl.trainer.loop import TrainConfig
     from agentrl.trainer.source import SourceOptions, StoreBatchSource
-    from agentrl.weights.disk import DiskPublisher
+    from agentrl.weights.base import Publisher
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class World:
     """What only rank 0 speaks with."""
 
     source: StoreBatchSource | None = None
-    publisher: DiskPublisher | None = None
+    publisher: Publisher | None = None
     log: Telemetry = field(default_factory=Telemetry)
 
 
@@ -118,6 +118,7 @@ class World:
 def open_world(config: RunConfig, stop: threading.Event) -> Iterator[World]:
     """This node's engine and sampler, the store, the engines and the log."""
     from agentrl.store.blocking import BlockingStore
+    from agentrl.trainer.announce import Announced
     from agentrl.trainer.source import StoreBatchSource
     from agentrl.weights.disk import DiskPublisher
 
@@ -131,8 +132,9 @@ def open_world(config: RunConfig, stop: threading.Event) -> Iterator[World]:
                 return config.engine.engine_url or services
 
             timeout = config.engine.publish_timeout
-            publisher = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=timeout)
             source = StoreBatchSource(blocking, source_options(config), stop=stop)
+            disk = DiskPublisher(config.folder / "weights", engine_urls, timeout_seconds=timeout)
+            publisher = Announced(disk, source.waits_for, timeout_seconds=timeout)
             telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
             try:
                 yield World(source=source, publisher=publisher, log=telemetry)

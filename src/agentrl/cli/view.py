@@ -105,7 +105,7 @@ class RunView:
         lag = " · ".join(
             f"{w.kind} {w.age_seconds:.0f} s{', waits for ' + w.waiting_for if w.waiting_for else ''}"
             for w in workers
-            if w.alive
+            if w.alive and w.kind != "run"
         )
         state = f"{self.phase}, {self._max_steps} steps planned · last heartbeats: {lag or 'none yet'}"
         return Group(self._steps_table(), Text(state, style="dim"))

@@ -18,6 +18,7 @@ from typing import Any
 from agentrl.errors import GatewayError, LeaseLost, WaitTimeout
 from agentrl.rollout.fleet import FleetWatch
 from agentrl.rollout.group import GroupRunner
+from agentrl.rollout.waiting import awaited
 from agentrl.store.base import HEARTBEAT_SECONDS, Admission, Store
 from agentrl.telemetry import Stopwatch
 from agentrl.types import Claim, Split, TaskStatus, Worker
@@ -172,7 +173,8 @@ class MCPSampler:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self._store.heartbeat(replace(self._worker, waiting_for="" if self._claims else "a group to claim"))
+            waiting = "" if self._claims else await awaited(self._store, self._admission)
+            await self._store.heartbeat(replace(self._worker, waiting_for=waiting))
 
     async def _watch_fleet(self) -> None:
         while True:

@@ -1,7 +1,17 @@
 """Where the processes of a run meet. ``open_store`` picks the backend by URL."""
 
-from agentrl.store.base import Admission, PassRate, QueueCounts, Store, Taken, TakeRule
+from agentrl.store.base import Admission, PassRate, QueueCounts, RunningGroup, Store, Taken, TakeRule
 from agentrl.store.blocking import BlockingStore
 from agentrl.store.open import open_store
 
-__all__ = ["Admission", "BlockingStore", "PassRate", "QueueCounts", "Store", "TakeRule", "Taken", "open_store"]
+__all__ = [
+    "Admission",
+    "BlockingStore",
+    "PassRate",
+    "QueueCounts",
+    "RunningGroup",
+    "Store",
+    "TakeRule",
+    "Taken",
+    "open_store",
+]

@@ -110,6 +110,20 @@ class QueueCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunningGroup:
+    """A group that is being played, or whose owner is gone; ``owner`` is empty when its lease was ended."""
+
+    task: str
+    split: Split
+    owner: str
+    num_slots: int
+    num_done: int
+    """Slots with a terminal record."""
+    age_seconds: float
+    """Since it was claimed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassRate:
     """Of one task of the file, over all epochs: finished groups, their scored records, and the scores."""
 
@@ -225,6 +239,10 @@ class Store(Protocol):
 
     async def queue(self, split: Split) -> QueueCounts:
         """How many groups of ``split`` are where; as cheap in a long run as in a short one."""
+        ...
+
+    async def running_groups(self) -> list[RunningGroup]:
+        """Groups of all splits that are being played, the one claimed first at first."""
         ...
 
     async def pass_rates(self) -> Mapping[str, PassRate]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from agentrl.errors import StoreError
@@ -132,8 +132,13 @@ def version(row: sqlite3.Row) -> WeightVersion:
     return codec.version({**json.loads(row["doc"]), "step": row["step"], "parent": row["parent"]})
 
 
-def service(row: sqlite3.Row) -> InferenceService:
-    return codec.service(json.loads(row["doc"]))
+def service(row: sqlite3.Row, now: float) -> InferenceService:
+    found, beat = codec.service(json.loads(row["doc"])), row["updated_at"]
+    return replace(found, beat=beat, age_seconds=now - beat)
+
+
+def service_text(document: InferenceService) -> str:
+    return codec.dumps(codec.without(document, ("beat", "age_seconds")), f"service {document.url}")
 
 
 def worker(row: sqlite3.Row, now: float, lease_seconds: float) -> Worker:
@@ -173,7 +178,10 @@ def kept_record(attempts: list[sqlite3.Row]) -> sqlite3.Row | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How documents of one kind are found. ``columns`` maps names a caller may use to columns of ``table``."""
+    """How documents of one kind are found. ``columns`` maps names a caller may use to columns of ``table``.
+
+    ``decode`` is None where it takes the store's clock.
+    """
 
     table: str
     document: type
@@ -207,7 +215,7 @@ KINDS: dict[str, Kind] = {
         decode=None,
         columns=same("id", "kind", "host", "pid", "waiting_for", "deadline"),
     ),
-    "service": Kind(table="service", document=InferenceService, decode=service, columns=same("url", "kind", "status")),
+    "service": Kind(table="service", document=InferenceService, decode=None, columns=same("url", "kind", "status")),
 }
 
 

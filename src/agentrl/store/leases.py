@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrl.errors import LeaseLost
-from agentrl.store.base import Admission
+from agentrl.store.base import Admission, RunningGroup
 from agentrl.types import Split, TaskStatus
 
 LOST = """task INDEXED BY task_by_owner WHERE run = :run AND split = :split AND status = 'running'
@@ -136,6 +136,28 @@ def records_of(db: sqlite3.Connection, task: sqlite3.Row) -> list[sqlite3.Row]:
     return db.execute(
         "SELECT * FROM record WHERE run = ? AND task = ? ORDER BY slot, attempt, n", (task["run"], task["id"])
     ).fetchall()
+
+
+def running_groups(db: sqlite3.Connection, run: str, now: float) -> list[RunningGroup]:
+    """A slot is done when its last attempt of this round has a terminal record."""
+    found = db.execute(
+        """SELECT id, split, owner, num_slots, updated_at,
+            (SELECT count(*) FROM (SELECT status, max(n) FROM record WHERE run = task.run AND task = task.id
+             AND round = task.round GROUP BY slot) WHERE status NOT IN ('running', 'expired')) AS num_done
+        FROM task INDEXED BY task_by_owner WHERE run = ? AND status = 'running' ORDER BY updated_at, n""",
+        (run,),
+    )
+    return [
+        RunningGroup(
+            task=row["id"],
+            split=Split(row["split"]),
+            owner=row["owner"],
+            num_slots=row["num_slots"],
+            num_done=row["num_done"],
+            age_seconds=now - row["updated_at"],
+        )
+        for row in found
+    ]
 
 
 def holds(db: sqlite3.Connection, lease: Lease) -> sqlite3.Row:

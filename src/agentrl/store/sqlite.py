@@ -20,7 +20,16 @@ from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
 from agentrl.store import codec, counters, documents, leases, records, registry, steps
-from agentrl.store.base import LEASE_SECONDS, MAX_ATTEMPTS, Admission, PassRate, QueueCounts, Taken, TakeRule
+from agentrl.store.base import (
+    LEASE_SECONDS,
+    MAX_ATTEMPTS,
+    Admission,
+    PassRate,
+    QueueCounts,
+    RunningGroup,
+    Taken,
+    TakeRule,
+)
 from agentrl.store.leases import Lease
 from agentrl.store.schema import connect
 from agentrl.store.writer import Writer
@@ -62,6 +71,7 @@ class SqliteStore:
         self._writer = Writer(path)
         self._reader: ThreadPoolExecutor | None = None
         self._snapshots: sqlite3.Connection | None = None
+        self._aged = {"worker": self._worker, "service": self._service}
 
     async def open(self) -> None:
         if self._reader is not None:
@@ -201,7 +211,7 @@ class SqliteStore:
         )
 
     async def put_service(self, service: InferenceService) -> None:
-        doc = codec.dumps(service, f"service {service.url}")
+        doc = documents.service_text(service)
         await self._write(lambda db: registry.put_service(db, self.run, service, doc, self._clock()))
 
     async def services(self) -> list[InferenceService]:
@@ -240,6 +250,9 @@ class SqliteStore:
     async def queue(self, split: Split) -> QueueCounts:
         return await self._read(lambda db: counters.queue(db, self.run, str(split)))
 
+    async def running_groups(self) -> list[RunningGroup]:
+        return await self._read(lambda db: leases.running_groups(db, self.run, self._clock()))
+
     async def pass_rates(self) -> Mapping[str, PassRate]:
         return await self._read(lambda db: counters.pass_rates(db, self.run))
 
@@ -260,7 +273,7 @@ class SqliteStore:
         query = f"SELECT * FROM {found.table} WHERE run = :run_name{documents.condition(in_sql)} ORDER BY {found.order}"
 
         def snapshot(db: sqlite3.Connection) -> list[Any]:
-            decode = found.decode or self._worker
+            decode = found.decode or self._aged[kind]
             decoded = [decode(row) for row in db.execute(query, in_sql | {"run_name": self.run})]
             return [each for each in decoded if all(getattr(each, name) == value for name, value in by_value.items())]
 
@@ -294,6 +307,9 @@ class SqliteStore:
 
     def _worker(self, row: sqlite3.Row) -> Worker:
         return documents.worker(row, self._clock(), self.lease_seconds)
+
+    def _service(self, row: sqlite3.Row) -> InferenceService:
+        return documents.service(row, self._clock())
 
     async def _write(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         return await self._writer.submit(statement)

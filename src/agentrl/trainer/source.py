@@ -152,7 +152,9 @@ class StoreBatchSource:
             retrained_interval=self._options.retrained_interval,
         )
         pause = FIRST_POLL_SECONDS
-        self._waits_for(f"{rule.num_groups} finished groups for step {rule.step}", deadline)
+        order = ", in order" if rule.in_order else ""
+        awaited = f"samplers to finish {rule.num_groups} groups for step {rule.step}{order}"
+        self.waits_for(awaited, deadline - time.monotonic())
         try:
             while not self._stop.is_set():
                 taken = self._store.call(self._store.store.take, rule)
@@ -165,7 +167,7 @@ class StoreBatchSource:
                 pause = min(pause * POLL_GROWTH, LAST_POLL_SECONDS)
             return None
         finally:
-            self._waits_for("", None)
+            self.waits_for("", None)
 
     def _plan(self, taken: Taken, progress: Progress) -> StepPlan:
         return plan_step(
@@ -202,10 +204,10 @@ class StoreBatchSource:
     async def _beat(self) -> None:
         await self._store.store.heartbeat(self._worker)
 
-    def _waits_for(self, what: str, deadline: float | None) -> None:
-        """Shown to others from the next heartbeat on; the deadline as wall-clock time."""
-        wall = None if deadline is None else time.time() + deadline - time.monotonic()
-        self._worker = replace(self._worker, waiting_for=what, deadline=wall)
+    def waits_for(self, what: str, seconds: float | None) -> None:
+        """Shown to others from the next heartbeat on; ``seconds`` until the trainer gives up."""
+        deadline = None if seconds is None else time.time() + seconds
+        self._worker = replace(self._worker, waiting_for=what, deadline=deadline)
 
     def _what_is_missing(self, rule: TakeRule) -> str:
         store = self._store.store
