@@ -10,7 +10,7 @@ from typing import Any
 
 
 def option(default: Any, text: str, **metadata: Any) -> Any:
-    """A field with help text; ``choices=`` and ``alias=`` are read by the parser."""
+    """A field with help text; the parser reads ``choices=``, ``alias=`` and ``const=`` (what the bare flag means)."""
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata={"help": text, **metadata})
     return field(default=default, metadata={"help": text, **metadata})

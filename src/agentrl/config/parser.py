@@ -127,6 +127,8 @@ def argument(group: type, field: dataclasses.Field[Any]) -> dict[str, Any]:
         return {**spec, "type": converter(to_bool, optional), "nargs": "?", "const": True}
     if kind is list:
         return {**spec, "type": str, "nargs": "*"}
+    if "const" in field.metadata:
+        spec |= {"nargs": "?", "const": field.metadata["const"]}
     if kind is dict:
         return {**spec, "type": converter(to_mapping, optional), "metavar": "JSON"}
     return {**spec, "type": converter(kind, optional)}

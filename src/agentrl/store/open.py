@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 from agentrl.store.base import LEASE_SECONDS, MAX_ATTEMPTS
-from agentrl.store.schema import SETTING
+from agentrl.store.schema import SETTING, runs_in
 from agentrl.store.sqlite import SqliteStore
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -55,7 +55,12 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def open_store(
-    url: str, *, run: str, lease_seconds: float = LEASE_SECONDS, max_attempts: int = MAX_ATTEMPTS
+    url: str,
+    *,
+    run: str,
+    lease_seconds: float = LEASE_SECONDS,
+    max_attempts: int = MAX_ATTEMPTS,
+    read_only: bool = False,
 ) -> SqliteStore:
     """The store at ``url`` for ``run``; ``await store.open()`` opens it.
 
@@ -66,7 +71,12 @@ def open_store(
         raise ConfigError("is empty; a run needs a name, its documents are kept under it", setting="--run_name")
     path = sqlite_path(url)
     refuse_network_file_system(path)
-    return SqliteStore(path, run=run, lease_seconds=lease_seconds, max_attempts=max_attempts)
+    return SqliteStore(path, run=run, lease_seconds=lease_seconds, max_attempts=max_attempts, read_only=read_only)
+
+
+def stored_runs(url: str) -> list[str]:
+    """Names of the runs in the store at ``url``, the one that changed last at first; changes nothing there."""
+    return runs_in(sqlite_path(url))
 
 
 def sqlite_path(url: str) -> Path:

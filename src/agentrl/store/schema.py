@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from agentrl.errors import ConfigError
@@ -122,24 +123,48 @@ def use_write_ahead_log(db: sqlite3.Connection) -> None:
 def create_tables(db: sqlite3.Connection, path: Path) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        found = db.execute("PRAGMA user_version").fetchone()[0]
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables == 0:
             for statement in (*filter(str.strip, f"{TABLES}{counters.TABLES}".split(";")), *counters.TRIGGERS):
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-            raise ConfigError(f"{path} is a SQLite file of another program; name a new file", setting=SETTING)
-        elif found != SCHEMA_VERSION:
-            raise ConfigError(
-                f"{path} has schema version {found}, this program reads {SCHEMA_VERSION}; "
-                "use the program that wrote it, or name a new file",
-                setting=SETTING,
-            )
+        else:
+            require_ours(db, path)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         db.close()
         raise
+
+
+def require_ours(db: sqlite3.Connection, path: Path) -> None:
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise ConfigError(f"{path} is a SQLite file of another program; name a new file", setting=SETTING)
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    if found != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path} has schema version {found}, this program reads {SCHEMA_VERSION}; "
+            "use the program that wrote it, or name a new file",
+            setting=SETTING,
+        )
+
+
+def runs_in(path: Path) -> list[str]:
+    """Names of the runs whose documents the store at ``path`` holds, the one that changed last at first.
+
+    Raises ``ConfigError`` when there is no such file, or it is no store of ours.
+    """
+    if not path.is_file():
+        raise ConfigError(f"there is no store at {path}", setting=SETTING)
+    try:
+        with closing(connect(path, read_only=True)) as db:
+            require_ours(db, path)
+            found = db.execute(
+                """SELECT run FROM (SELECT run, updated_at FROM state UNION ALL SELECT run, updated_at FROM version
+                UNION ALL SELECT run, updated_at FROM worker) GROUP BY run ORDER BY max(updated_at) DESC"""
+            )
+            return [run for (run,) in found]
+    except sqlite3.Error as error:
+        raise ConfigError(f"cannot read {path}: {error}", setting=SETTING) from error

@@ -52,7 +52,10 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """``Store`` on one SQLite file. ``clock`` gives seconds since the epoch, the same for all processes of the host."""
+    """``Store`` on one SQLite file. ``clock`` gives seconds since the epoch, the same for all processes of the host.
+
+    ``read_only`` opens an existing file to look at; every write of it raises ``StoreError``.
+    """
 
     def __init__(
         self,
@@ -62,12 +65,14 @@ class SqliteStore:
         lease_seconds: float = LEASE_SECONDS,
         max_attempts: int = MAX_ATTEMPTS,
         clock: Callable[[], float] = time.time,
+        read_only: bool = False,
     ) -> None:
         self.run = codec.text(run)
         self.path = path
         self.lease_seconds = lease_seconds
         self.max_attempts = max_attempts
         self._clock = clock
+        self._read_only = read_only
         self._writer = Writer(path)
         self._reader: ThreadPoolExecutor | None = None
         self._snapshots: sqlite3.Connection | None = None
@@ -76,7 +81,8 @@ class SqliteStore:
     async def open(self) -> None:
         if self._reader is not None:
             return
-        await self._writer.open()
+        if not self._read_only:
+            await self._writer.open()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
 
     async def close(self) -> None:
@@ -312,6 +318,8 @@ class SqliteStore:
         return documents.service(row, self._clock())
 
     async def _write(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        if self._read_only:
+            raise StoreError(f"the store {self.path} is open to look at only")
         return await self._writer.submit(statement)
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
