@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from functools import cache
 
@@ -31,3 +32,9 @@ def reply(prompt_ids: Sequence[int], session: str, sampling: Sampling) -> list[i
     else:
         text = "<answer>0</answer>"
     return tokenizer().encode(text + "<|im_end|>", add_special_tokens=False)
+
+
+def slow_reply(prompt_ids: Sequence[int], session: str, sampling: Sampling) -> list[int]:
+    """One reply after the other, each after a moment: episodes last long enough to be seen in progress."""
+    time.sleep(0.03)
+    return reply(prompt_ids, session, sampling)

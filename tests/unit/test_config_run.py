@@ -47,8 +47,8 @@ def test_what_may_be_zero_is_refused_below(name: str) -> None:
         (["--sync_sampling", "--max_staleness=2"], "--max_staleness: sync_sampling means 0"),
         (
             ["--max_trained_count=4", "--retrained_interval=3"],
-            "--max_trained_count: 4 uses, 3 steps apart, make a group up to (4 - 1) x 3 + 1 (max_staleness, at least 1) "
-            "= 10 steps old at its last use, and rows older than drop_staleness 8 are dropped",
+            "--max_trained_count: 4 uses, 3 steps apart, make a group up to (4 - 1) x 3 + 1 (max_staleness, at least 1)"
+            " = 10 steps old at its last use, and rows older than drop_staleness 8 are dropped",
         ),
         (["--retrained_interval=2"], "--retrained_interval: has no effect on groups that are trained once"),
         (["--engine=scripted"], "--engine_script: --engine scripted and --engine_script need each other"),

@@ -15,6 +15,7 @@ from functools import partial
 
 from agentrl.chat import load_renderer
 from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.joining import wait_for_engine, wait_for_run
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.cli.presence import Heart, this_worker
@@ -51,11 +52,13 @@ def main(argv: Sequence[str]) -> int:
 async def sample(config: RunConfig) -> None:
     check_tools(config)
     load_scorer_module(config.tasks.scorer_module)
+    await wait_for_run(config)
     store = open_store(config.store_url, run=config.run.run_name)
     await store.open()
     telemetry = Telemetry([JsonlSink(config.folder / "metrics.jsonl")])
     toolset = build_toolset(config)
     pool: EnginePool | None = None
+    given = config.engine.engine_url
     worker = this_worker("sampler")
     heart = Heart(store, worker)
     try:
@@ -64,9 +67,12 @@ async def sample(config: RunConfig) -> None:
         await push_own_tasks(config, store)
         await store.expire_dead_workers(socket.gethostname())
         await toolset.open()
-        heart.waits_for("an engine to register itself", seconds=config.engine.wait_timeout)
-        urls = config.engine.engine_url or await wait_for_service(store, timeout_seconds=config.engine.wait_timeout)
+        timeout = config.engine.wait_timeout
+        heart.waits_for("an engine to answer" if given else "an engine to register itself", seconds=timeout)
+        urls = given or await wait_for_service(store, timeout_seconds=timeout)
         pool = EnginePool(urls)
+        if given:
+            await wait_for_engine(pool, given, timeout_seconds=timeout)
         sampler = build_sampler(config, store, pool, toolset, telemetry, worker)
         await heart.stop()
         loop = asyncio.get_running_loop()

@@ -232,6 +232,13 @@ class EnginePool:
             detail="; ".join(str(answer) for answer in answers if isinstance(answer, BaseException)),
         )
 
+    async def silence(self) -> str:
+        """What is wrong with the services when none of them answers; empty as soon as one does, ready or not."""
+        answers = await asyncio.gather(*(service.engine.health() for service in self._services), return_exceptions=True)
+        if any(isinstance(answer, EngineHealth) for answer in answers):
+            return ""
+        return "; ".join(str(answer) for answer in answers)
+
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()

@@ -2,7 +2,7 @@
 
 from agentrl.store.base import Admission, PassRate, QueueCounts, RunningGroup, Store, Taken, TakeRule
 from agentrl.store.blocking import BlockingStore
-from agentrl.store.open import open_store, stored_runs
+from agentrl.store.open import open_store, store_exists, stored_runs
 
 __all__ = [
     "Admission",
@@ -14,5 +14,6 @@ __all__ = [
     "TakeRule",
     "Taken",
     "open_store",
+    "store_exists",
     "stored_runs",
 ]

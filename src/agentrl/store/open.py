@@ -74,6 +74,11 @@ def open_store(
     return SqliteStore(path, run=run, lease_seconds=lease_seconds, max_attempts=max_attempts, read_only=read_only)
 
 
+def store_exists(url: str) -> bool:
+    """Whether somebody has made the store at ``url``; makes nothing there."""
+    return sqlite_path(url).is_file()
+
+
 def stored_runs(url: str) -> list[str]:
     """Names of the runs in the store at ``url``, the one that changed last at first; changes nothing there."""
     return runs_in(sqlite_path(url))

@@ -160,10 +160,13 @@ def runs_in(path: Path) -> list[str]:
         raise ConfigError(f"there is no store at {path}", setting=SETTING)
     try:
         with closing(connect(path, read_only=True)) as db:
+            if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                return []  # another process is making it just now
             require_ours(db, path)
             found = db.execute(
                 """SELECT run FROM (SELECT run, updated_at FROM state UNION ALL SELECT run, updated_at FROM version
-                UNION ALL SELECT run, updated_at FROM worker) GROUP BY run ORDER BY max(updated_at) DESC"""
+                UNION ALL SELECT run, updated_at FROM worker UNION ALL SELECT DISTINCT run, 0 FROM task)
+                GROUP BY run ORDER BY max(updated_at) DESC"""
             )
             return [run for (run,) in found]
     except sqlite3.Error as error:
