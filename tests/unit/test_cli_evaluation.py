@@ -8,13 +8,25 @@ from pathlib import Path
 import pytest
 from cli_help import configured, play, questions, with_store
 
-from agentrl.cli.evaluation import Evaluation, EvaluationRounds
+from agentrl.cli.evaluation import Evaluation, EvaluationRounds, evaluations
 from agentrl.cli.feed import evaluation_tasks
 from agentrl.config import RunConfig
 from agentrl.errors import LeaseLost
 from agentrl.store import Store
 from agentrl.telemetry import Telemetry
-from agentrl.types import Claim, GroupVerdict, Outcome, Record, RecordStatus, Score, Split, Task, WeightVersion, Worker
+from agentrl.types import (
+    Claim,
+    GroupVerdict,
+    Outcome,
+    Record,
+    RecordStatus,
+    Score,
+    Split,
+    Task,
+    TaskStatus,
+    WeightVersion,
+    Worker,
+)
 
 
 class Events:
@@ -178,5 +190,25 @@ def test_nothing_is_evaluated_without_held_out_tasks(tmp_path: Path) -> None:
         await store.publish_version(version_of(1))
         assert await asyncio.wait_for(rounds.play(version_of(1)), 5) is None
         assert await store.count("task", split=Split.EVAL) == 0
+
+    with_store(config, scenario)
+
+
+def test_rounds_of_all_starts_are_kept_by_step(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+
+    async def scenario(store: Store) -> None:
+        for step, value in ((0, 0.0), (5, 1.0), (5, 0.5)):
+            version = WeightVersion(version=await store.next_version(), step=step, parent=None)
+            await store.publish_version(version)
+            rounds = EvaluationRounds(store, config, questions(1), Telemetry([]))
+            await rounds.push(version)
+            claim = await claimed(store, "s")
+            await store.finish_record(claim, record(claim, 0, value))
+            verdict = GroupVerdict(slots={0: "evaluation"}, status=TaskStatus.COMPLETED)
+            await store.finalize_group(claim, verdict, [])
+            await rounds.tick()
+        told = await evaluations(store)
+        assert [(each["step"], each["version"], each["success"]) for each in told] == [(0, 0, 0.0), (5, 2, 0.5)]
 
     with_store(config, scenario)

@@ -18,6 +18,7 @@ import pytest
 from cli_help import configured, questions, with_store
 from rich.console import Console
 
+from agentrl.cli.evaluation import EVALUATIONS, Evaluation
 from agentrl.cli.feed import evaluation_tasks, training_tasks
 from agentrl.cli.presence import note_end
 from agentrl.cli.standing import Standing, as_json, look
@@ -167,12 +168,9 @@ def test_a_run_goes_on_crashed_ended_or_is_idle(tmp_path: Path) -> None:
     async def alive(store: Store) -> None:
         await works(store, "trainer", host=socket.gethostname(), pid=os.getpid())
 
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-
     async def killed(store: Store) -> None:
         await store.leave("trainer")
-        await works(store, "trainer", host=socket.gethostname(), pid=gone.pid)
+        await works(store, "trainer", host=socket.gethostname(), pid=gone_pid())
 
     async def failed(store: Store) -> None:
         await note_end(store, "failed", "ProcessDied: the trainer died\nits last words")
@@ -220,14 +218,27 @@ async def busy(store: Store) -> None:
         await claimed(store, "sampler")
     await works(store, "trainer", waiting_for="samplers to finish 4 groups for step 1", deadline=time.time() + 60)
     await store.put_service(InferenceService(url="http://127.0.0.1:45678", kind="slots", model="m", policy_version=0))
-    await store.spend({"calls": 3, "prompt_tokens": 1000})
+    told = Evaluation(step=0, records=()).told(version=0)
+    await store.set_state(EVALUATIONS, {"0": told})
+    await store.spend({"calls": 3, "prompt_tokens": 1000, "calls/tool:sum": 2, "calls/tool:lookup": 5, "euros": 0.5})
+
+
+def text_of(seen: Standing, width: int = 80) -> str:
+    """As a pipe gets it, without the spaces at the ends of lines."""
+    output = io.StringIO()
+    Console(file=output, width=width).print(shown(seen, sentences(seen)), highlight=False)
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+
+
+def gone_pid() -> int:
+    """Of a process that has ended."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    return gone.pid
 
 
 def test_it_fits_80_columns_and_has_no_colours_in_a_pipe(tmp_path: Path) -> None:
-    seen = standing_of(tmp_path, busy)
-    output = io.StringIO()
-    Console(file=output, width=80).print(shown(seen, sentences(seen)), highlight=False)
-    text = output.getvalue()
+    text = text_of(standing_of(tmp_path, busy))
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
     for expected in (
@@ -238,7 +249,7 @@ def test_it_fits_80_columns_and_has_no_colours_in_a_pipe(tmp_path: Path) -> None
         "http://127.0.0.1:45678  slots  UP           0        0",
         "sampler 7  working",
         "trainer 7  waiting",
-        "3 calls, 1,000 prompt_tokens",
+        "3 model calls, 1,000 prompt tokens, 7 tool calls (lookup 5, sum 2), 0.5 euros",
         "* trainer 7@far waits for samplers to finish 4 groups for step 1: 0 ready, 4",
     ):
         assert expected in text, text
@@ -248,23 +259,86 @@ def test_why_a_run_ended_is_shown_with_its_last_words(tmp_path: Path) -> None:
     async def failed(store: Store) -> None:
         await note_end(store, "failed", "ProcessDied: the trainer died\n    its last words")
 
-    seen = standing_of(tmp_path, failed)
-    output = io.StringIO()
-    Console(file=output, width=80).print(shown(seen, sentences(seen)), highlight=False)
-    assert "s ago: ProcessDied: the trainer died\n    its last words" in output.getvalue()
+    assert "s ago: ProcessDied: the trainer died\n    its last words" in text_of(standing_of(tmp_path, failed))
 
 
-def test_the_json_has_the_keys_that_the_page_lists(tmp_path: Path) -> None:
+NUMBER, TEXT = (int, float), str
+SCHEMA = {
+    "": {
+        **dict.fromkeys(("run", "place", "state"), TEXT),
+        **dict.fromkeys(("end", "step", "version", "planned_steps"), object),
+        **dict.fromkeys(("last_step", "queues", "spending"), dict),
+        **dict.fromkeys(("evaluations", "groups", "services", "workers", "waits"), list),
+        **{"at": NUMBER, "streams_ended": bool},
+    },
+    "queues": {
+        **dict.fromkeys(("created", "running", "completed", "empty", "ready", "taken", "trained"), int),
+        **{"abandoned": dict, "dropped": dict, "pushed_again": int, "fresh_taken": int},
+    },
+    "groups": {
+        **dict.fromkeys(("task", "split", "owner"), TEXT),
+        **{"num_slots": int, "num_done": int, "age_seconds": NUMBER},
+    },
+    "evaluations": {"step": int, "version": int, "success": NUMBER, "records": int, "unscored": int},
+    "services": {
+        **dict.fromkeys(("url", "kind", "model", "status", "state", "last_error"), TEXT),
+        **{"policy_version": int, "running": int, "age_seconds": NUMBER, "beat": NUMBER},
+    },
+    "workers": {
+        **dict.fromkeys(("id", "kind", "host", "state", "waiting_for"), TEXT),
+        **{"pid": int, "alive": bool, "deadline": object, "claims": int, "age_seconds": NUMBER, "beat": NUMBER},
+    },
+}
+"""What programs rely on: a key that is missing here may be added, one that is here stays what it is."""
+
+
+def test_the_json_keeps_its_keys_and_their_types_and_the_page_lists_them(tmp_path: Path) -> None:
     seen = standing_of(tmp_path, busy)
     told = json.loads(json.dumps(as_json(seen, sentences(seen))))
+    assert set(told["queues"]) == {"train", "eval", "test"}
+    parts = {
+        "": told,
+        "queues": told["queues"]["train"],
+        **{name: told[name][0] for name in SCHEMA if name not in ("", "queues")},
+    }
+    for name, schema in SCHEMA.items():
+        assert {key: parts[name][key] for key in schema if not isinstance(parts[name][key], schema[key])} == {}, name
     page = DOCS.read_text(encoding="utf-8")
-    parts = [told, told["queues"]["train"], told["groups"][0], told["services"][0], told["workers"][0]]
-    missing = [key for part in parts for key in part if f"`{key}`" not in page]
+    missing = [f"{name}: {key}" for name, part in parts.items() for key in part if f"`{key}`" not in page]
     assert missing == []
     assert told["workers"][0] | {"beat": 0, "age_seconds": 0} == {
         **{"id": "sampler", "kind": "sampler", **ELSEWHERE, "waiting_for": "", "deadline": None, "alive": True},
         **{"age_seconds": 0, "beat": 0, "state": "working", "claims": 9},
     }
+
+
+def test_held_out_success_is_told_of_the_first_the_best_and_the_last_round(tmp_path: Path) -> None:
+    async def evaluated(store: Store) -> None:
+        await pushed(store)
+        rounds = {
+            step: {"step": step, "version": step, "success": value} for step, value in ((0, 0.1), (9, 0.7), (10, 0.5))
+        }
+        await store.set_state(EVALUATIONS, {str(step): told for step, told in rounds.items()})
+
+    seen = standing_of(tmp_path, evaluated)
+    assert "held-out success 0.100 at step 0, 0.700 at step 9, 0.500 at step 10\n" in text_of(seen)
+    assert "held-out success 0.100 at step 0\n" in text_of(replace(seen, evaluations=seen.evaluations[:1]))
+    two = [seen.evaluations[0], seen.evaluations[2]]
+    assert "held-out success 0.100 at step 0, 0.500 at step 10\n" in text_of(replace(seen, evaluations=two))
+
+
+def test_a_crashed_run_is_told_as_one_with_the_way_on_and_its_engine_as_silent(tmp_path: Path) -> None:
+    async def crashed(store: Store) -> None:
+        await pushed(store)
+        await works(store, "trainer", host=socket.gethostname(), pid=gone_pid())
+        await store.put_service(InferenceService(url="http://e:1", kind="slots", model="m"))
+
+    seen = standing_of(tmp_path, crashed)
+    shown_text = text_of(seen, width=100)
+    assert "r: crashed, in output/r" in shown_text
+    assert "gone without a word; go on with --run_name r --resume_from_checkpoint auto" in shown_text
+    assert "SILENT" in shown_text
+    assert as_json(seen, [])["services"][0]["state"] == "SILENT"
 
 
 def test_watch_looks_again_and_json_is_a_line_each_time(
@@ -332,6 +406,24 @@ def test_a_missing_run_is_an_error_that_lists_those_there_are(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="there is no store at"):
         find_run("", StatusOptions(db_connection_string=f"sqlite:///{tmp_path / 'none.db'}"))
     assert not (tmp_path / "none.db").exists()
+    with pytest.raises(ConfigError, match="there is no folder nowhere here: give a run's folder, or --output_dir"):
+        find_run("", StatusOptions(output_dir="nowhere"))
+    with pytest.raises(ConfigError, match=r"one/run\.db is a file: give the folder of the run"):
+        find_run(str(tmp_path / "one" / "run.db"), options)
+    (tmp_path / "one" / "run.db").unlink()
+    with pytest.raises(ConfigError, match=r"one has a config\.yaml and no run\.db: it ended before it did anything"):
+        find_run("one", options)
+
+
+def test_a_run_whose_configuration_cannot_be_read_is_looked_at_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = a_run(tmp_path, "one")
+    with (folder / "config.yaml").open("a") as file:
+        file.write("option_of_later: 3\n")
+    found = find_run("one", StatusOptions(output_dir=str(tmp_path)))
+    assert (found.run, found.config, found.folder) == ("one", None, folder)
+    assert "unknown key 'option_of_later'" in caplog.text
 
 
 def test_looking_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,8 @@ from agentrl.types import Record, RecordStatus, Split, Task, TaskStatus, WeightV
 
 POLL_SECONDS = 0.1
 FIRST_VERSION = WeightVersion(version=0, step=0, parent=None)
+EVALUATIONS = "run/evaluations"
+"""State key: finished rounds by step, of all starts of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,16 @@ class Evaluation:
     @property
     def num_unscored(self) -> int:
         return sum(record.score is None for record in self.records)
+
+    def told(self, version: int) -> dict[str, float]:
+        """What others are told of the round."""
+        return {
+            "step": self.step,
+            "version": version,
+            "success": self.success,
+            "records": len(self.records),
+            "unscored": self.num_unscored,
+        }
 
 
 class EvaluationRounds:
@@ -96,14 +108,10 @@ class EvaluationRounds:
         evaluation = Evaluation(step=version.step, records=tuple(await self._records(version)))
         del self._open[version.version]
         self.finished[version.step] = evaluation
-        self._telemetry.event(
-            "evaluation",
-            step=version.step,
-            version=version.version,
-            success=evaluation.success,
-            records=len(evaluation.records),
-            unscored=evaluation.num_unscored,
-        )
+        told = evaluation.told(version.version)
+        self._telemetry.event("evaluation", **told)
+        known = await self._store.get_state(EVALUATIONS) or {}
+        await self._store.set_state(EVALUATIONS, known | {str(version.step): told})
 
     async def _records(self, version: WeightVersion) -> list[Record]:
         records: list[Record] = []
@@ -112,3 +120,9 @@ class EvaluationRounds:
             newest = {record.slot: record for record in found if record.status is not RecordStatus.EXPIRED}
             records += newest.values()
         return records
+
+
+async def evaluations(store: Store) -> list[dict[str, float]]:
+    """Finished rounds by step; of a step that was evaluated again after a restore the newest."""
+    known = await store.get_state(EVALUATIONS) or {}
+    return sorted(known.values(), key=lambda told: told["step"])

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.cli.evaluation import evaluations
 from agentrl.cli.presence import RUN_END
 from agentrl.config import RunConfig
 from agentrl.store import QueueCounts, RunningGroup, Store
@@ -41,6 +42,8 @@ class Standing:
     streams_ended: bool
     last_step: Mapping[str, float]
     """Metrics of the newest step; empty where there are none."""
+    evaluations: Sequence[Mapping[str, float]] = ()
+    """Finished rounds of held-out tasks, oldest first: step, version, success, records, unscored."""
     planned_steps: int | None = None
 
     @property
@@ -84,6 +87,7 @@ async def look(store: Store, *, place: str, folder: Path | None, config: RunConf
         spending=await store.spending(),
         streams_ended=await store.stream_ended(Split.TRAIN) and await store.stream_ended(Split.EVAL),
         last_step=last_step(folder / "metrics.jsonl") if folder is not None else {},
+        evaluations=await evaluations(store),
         planned_steps=planned(config, queues[Split.TRAIN]),
     )
 
@@ -120,10 +124,12 @@ def last_step(path: Path) -> dict[str, float]:
 # --- As it is told to programs ---------------------------------------------------------------------------------------
 
 
-def service_state(service: InferenceService) -> str:
-    """UP, DRAINING or DOWN as registered, SILENT when an engine that is UP has not been heard of."""
-    silent = service.status is not ServiceStatus.DOWN and service.age_seconds > LATE_SECONDS
-    return "SILENT" if silent else str(service.status)
+def service_state(standing: Standing, service: InferenceService) -> str:
+    """UP, DRAINING or DOWN as registered, SILENT when one that is not DOWN was not heard of, or its process is gone."""
+    if service.status is ServiceStatus.DOWN:
+        return str(service.status)
+    heard = service.age_seconds <= LATE_SECONDS and standing.state == "running"
+    return str(service.status) if heard else "SILENT"
 
 
 def worker_state(worker: Worker) -> str:
@@ -148,10 +154,11 @@ def as_json(standing: Standing, waits: Sequence[str]) -> dict[str, Any]:
         "version": latest.version if latest else None,
         "planned_steps": standing.planned_steps,
         "last_step": dict(standing.last_step),
+        "evaluations": list(map(dict, standing.evaluations)),
         "streams_ended": standing.streams_ended,
         "queues": {str(split): asdict(counts) for split, counts in standing.queues.items()},
         "groups": [asdict(group) for group in standing.groups],
-        "services": [asdict(service) | {"state": service_state(service)} for service in standing.services],
+        "services": [asdict(service) | {"state": service_state(standing, service)} for service in standing.services],
         "workers": [
             asdict(worker) | {"state": worker_state(worker), "claims": len(standing.groups_of(worker))}
             for worker in standing.workers

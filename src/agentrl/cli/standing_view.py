@@ -16,6 +16,7 @@ from agentrl.store import QueueCounts
 from agentrl.types import Split
 
 SHOWN_GROUPS = 6
+TOOL_CALLS = "calls/tool:"
 QUEUE_COLUMNS = ("created", "running", "ready", "taken", "trained", "no rows", "dropped", "abandoned")
 COLOURS = {
     "running": "green",
@@ -56,12 +57,23 @@ def head(standing: Standing) -> Iterator[Text]:
     state = Text(standing.state, style=f"bold {COLOURS.get(standing.state, 'default')}")
     yield Text.assemble((standing.run, "bold"), ": ", state, f", in {standing.place}")
     yield Text(", ".join(facts(standing)))
+    if standing.evaluations:
+        yield Text(f"held-out success {success(standing.evaluations)}")
     if standing.end is not None and standing.state != "running":
         first, *more = str(standing.end["message"]).splitlines() or [""]
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(standing.end["at"]))
         ago = duration(standing.at - standing.end["at"])
         yield Text(f"ended {when}, {ago} ago" + (f": {first}" if first else ""))
         yield from (Text(line) for line in more)
+    elif standing.state == "crashed":
+        yield Text(f"its processes are gone without a word{way_on(standing)}")
+
+
+def way_on(standing: Standing) -> str:
+    """Of what trains: an evaluation is just played again."""
+    train = standing.queues[Split.TRAIN]
+    trains = train.unfinished + train.completed > 0
+    return f"; go on with --run_name {standing.run} --resume_from_checkpoint auto" if trains else ""
 
 
 def facts(standing: Standing) -> Iterator[str]:
@@ -78,6 +90,15 @@ def facts(standing: Standing) -> Iterator[str]:
         yield f"reward {last['reward']:.3f}"
     if "tokens_per_second" in last:
         yield f"{last['tokens_per_second']:,.0f} tokens/s"
+
+
+def success(rounds: Sequence[Mapping[str, float]]) -> str:
+    """The first and the last round, and the best one between them where it beats both."""
+    first, last = rounds[0], rounds[-1]
+    best = max(rounds, key=lambda told: told["success"])
+    shown = [first, *([best] if best["success"] > max(first["success"], last["success"]) else []), last]
+    said = [f"{told['success']:.3f} at step {told['step']:.0f}" for told in (shown if len(rounds) > 1 else [first])]
+    return ", ".join(said)
 
 
 def section(title: str, body: RenderableType) -> RenderableType:
@@ -140,7 +161,7 @@ def groups(standing: Standing) -> RenderableType:
 def services(standing: Standing) -> Table:
     made = table("url", "kind", "state", "version", "running", "heard of", left=("url", "kind", "state"))
     for service in standing.services:
-        state = service_state(service)
+        state = service_state(standing, service)
         made.add_row(
             service.url,
             service.kind,
@@ -168,7 +189,19 @@ def workers(standing: Standing) -> Table:
 
 
 def spent(spending: Mapping[str, float]) -> str:
-    return ", ".join(f"{amount:,.6g} {name}" for name, amount in sorted(spending.items()))
+    """Model calls and tokens first, then calls by tool, then whatever else was counted."""
+    known = ("calls", "prompt_tokens", "sampled_tokens")
+    said = [
+        f"{spending[name]:,.0f} {'model calls' if name == 'calls' else name.replace('_', ' ')}"
+        for name in known
+        if name in spending
+    ]
+    by_tool = {name.removeprefix(TOOL_CALLS): num for name, num in spending.items() if name.startswith(TOOL_CALLS)}
+    if by_tool:
+        each = ", ".join(f"{name} {num:,.0f}" for name, num in sorted(by_tool.items()))
+        said.append(f"{sum(by_tool.values()):,.0f} tool calls ({each})")
+    rest = {name: num for name, num in spending.items() if name not in known and not name.startswith(TOOL_CALLS)}
+    return ", ".join([*said, *(f"{num:,.6g} {name}" for name, num in sorted(rest.items()))])
 
 
 def bullets(lines: Sequence[str]) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from agentrl.config.groups import option
 from agentrl.config.parser import parse_groups
 from agentrl.errors import ConfigError
 from agentrl.store import open_store, stored_runs
+
+logger = logging.getLogger(__name__)
 
 LISTED_RUNS = 10
 CONFIG_FILE, STORE_FILE = "config.yaml", "run.db"
@@ -102,22 +105,46 @@ def find_run(wanted: str, options: StatusOptions) -> Found:
     if not wanted:
         folders = runs_below(output)
         if not folders:
-            raise ConfigError(f"no run below {output}: give its folder, or --output_dir", setting="agentrl status")
+            there = f"no run below {output}" if output.is_dir() else f"there is no folder {output} here"
+            raise ConfigError(f"{there}: give a run's folder, or --output_dir", setting="agentrl status")
         return run_of_folder(folders[0])
     for folder in (output / wanted, Path(wanted)):
         if is_run(folder):
             return run_of_folder(folder)
+    if Path(wanted).is_file():
+        raise ConfigError(
+            f"{wanted} is a file: give the folder of the run, or a store by --db_connection_string sqlite:///PATH",
+            setting="RUN",
+        )
     raise ConfigError(f"no run {wanted!r}; {listed([path.name for path in runs_below(output)], output)}", setting="RUN")
 
 
 def run_of_folder(folder: Path) -> Found:
     """A run that was given a store of its own is looked up there."""
-    if not (folder / CONFIG_FILE).is_file():
-        return run_of_store("", f"sqlite:///{folder / STORE_FILE}", place=str(folder))
-    config = RunConfig.parse(["--config", str(folder / CONFIG_FILE)], command="status")
     own_store = f"sqlite:///{folder / STORE_FILE}"
-    found = run_of_store(config.run.run_name, config.run.db_connection_string or own_store, place=str(folder))
+    config = config_of(folder)
+    if config is None:
+        return replace(run_of_store("", own_store, place=str(folder)), folder=folder)
+    url = config.run.db_connection_string or own_store
+    if url == own_store and not (folder / STORE_FILE).is_file():
+        raise ConfigError(
+            f"{folder} has a {CONFIG_FILE} and no {STORE_FILE}: it ended before it did anything, or has just begun",
+            setting="RUN",
+        )
+    found = run_of_store(config.run.run_name, url, place=str(folder))
     return replace(found, folder=folder, config=config)
+
+
+def config_of(folder: Path) -> RunConfig | None:
+    """None where there is none, or one that this version cannot read: the store can be looked at all the same."""
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        return None
+    try:
+        return RunConfig.parse(["--config", str(path)], command="status")
+    except ConfigError as error:
+        logger.warning("%s; looking at %s without it", error, folder / STORE_FILE)
+        return None
 
 
 def run_of_store(wanted: str, url: str, *, place: str = "") -> Found:

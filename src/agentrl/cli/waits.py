@@ -44,7 +44,7 @@ def trouble(standing: Standing, worker: Worker) -> str:
 def outage(standing: Standing, service: InferenceService) -> str:
     """Engines of a run that has ended are down, and nothing is wrong with that unless they said so."""
     why = f": {service.last_error}" if service.last_error else ""
-    state = service_state(service)
+    state = service_state(standing, service)
     if state == "UP" or (standing.state != "running" and not why):
         return ""
     if state == "SILENT":
@@ -78,7 +78,7 @@ def work_of(standing: Standing, worker: Worker) -> str:
     if worker.kind == "trainer" and standing.latest is not None:
         return f" on step {standing.latest.step + 1}"
     if worker.kind == "engine":
-        running = sum(service.running for service in standing.services if service_state(service) == "UP")
+        running = sum(service.running for service in standing.services if service_state(standing, service) == "UP")
         return f": {counted(running, 'request')} in progress on all engines"
     return ""
 
