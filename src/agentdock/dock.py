@@ -79,7 +79,7 @@ class Dock:
                 reason=upstream.reason,
                 pid=upstream.pid,
                 num_tools=len(upstream.tools),
-                kind="stdio",
+                kind=upstream.spec.kind,
                 missing=upstream.spec.missing(),
             )
             for name, upstream in self._upstreams.items()

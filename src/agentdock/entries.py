@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from agentdock.arguments import MODES
 from agentdock.fields import Table
-from agentdock.spec import BUILTIN, BUILTIN_ALIASES, ServerSpec, Serving, builtin_server
+from agentdock.spec import BUILTIN, BUILTIN_ALIASES, REFERENCE, Remote, ServerSpec, Serving, builtin_server
 
-KINDS = ("stdio", "builtin")
+KINDS = ("stdio", "http", "sse", "builtin")
+# Ways in which other programs write "http".
+TYPES = (*KINDS, "streamable-http", "streamable_http", "streamableHttp")
 FOREIGN_KEYS = ("alwaysAllow", "autoApprove", "description", "encoding", "encoding_error_handler")
 
 
@@ -19,11 +22,23 @@ def server_spec(name: str, entry: Table, folder: Path) -> ServerSpec | None:
     Relative ``cwd`` starts at ``folder``.
     """
     disabled = entry.flag("disabled")
-    kind = entry.choice("kind", KINDS, entry.choice("type", KINDS, "builtin" if "builtin" in entry else "stdio"))
-    spec = _builtin(name, entry) if kind == "builtin" else _stdio(name, entry, folder)
+    kind = entry.choice("kind", KINDS, entry.choice("type", TYPES, _kind(entry)))
+    if kind == "builtin":
+        spec = _builtin(name, entry)
+    elif kind == "stdio":
+        spec = _stdio(name, entry, folder)
+    else:
+        spec = _remote(name, entry, sse=kind == "sse")
     entry.without_effect(FOREIGN_KEYS, "has no effect here")
     entry.close()
     return None if disabled else spec
+
+
+def _kind(entry: Table) -> str:
+    """What an entry that does not say so is; an address that ends in /sse is of the older kind."""
+    if "url" in entry:
+        return "sse" if urlsplit(str(entry.entries["url"])).path.rstrip("/").endswith("/sse") else "http"
+    return "builtin" if "builtin" in entry else "stdio"
 
 
 def _stdio(name: str, entry: Table, folder: Path) -> ServerSpec | None:
@@ -36,6 +51,21 @@ def _stdio(name: str, entry: Table, folder: Path) -> ServerSpec | None:
         args=entry.texts("args"),
         env=entry.named_texts("env"),
         cwd=str(folder / cwd) if cwd else None,
+        start_timeout_seconds=entry.seconds("start_timeout_seconds", 30.0),
+        idempotent_tools=frozenset(entry.texts("idempotent_tools")),
+        serving=_serving(entry, ()),
+    )
+
+
+def _remote(name: str, entry: Table, *, sse: bool) -> ServerSpec | None:
+    url = entry.text("url")
+    if "url" not in entry:
+        entry.refuse("url", "is missing; expected the address where the server speaks MCP")
+    elif url and not url.startswith(("http://", "https://")) and not REFERENCE.match(url):
+        entry.refuse("url", f"is {url!r}; expected an address that begins with http:// or https://")
+    return ServerSpec(
+        name=name,
+        remote=Remote(url=url, headers=entry.named_texts("headers"), sse=sse),
         start_timeout_seconds=entry.seconds("start_timeout_seconds", 30.0),
         idempotent_tools=frozenset(entry.texts("idempotent_tools")),
         serving=_serving(entry, ()),

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -40,26 +40,44 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSpec:
-    """A stdio MCP server.
+class Remote:
+    """Where a server listens: streamable HTTP at ``url``, or the older SSE. ``headers`` go with every request."""
 
-    ``env`` is all that the server sees besides ``PATH`` (and what Windows needs to start a process). ``${NAME}`` and
-    ``${NAME:-default}`` in command, args, env and cwd are resolved when the server starts.
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """An MCP server: a process with ``command`` that speaks over stdio, or a ``remote`` one.
+
+    ``env`` is all that a process sees besides ``PATH`` (and what Windows needs to start a process). ``${NAME}`` and
+    ``${NAME:-default}`` in command, args, env, cwd, url and headers are resolved when the server starts.
     """
 
     name: str
-    command: str
+    command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    remote: Remote | None = None
     start_timeout_seconds: float = 30.0
     idempotent_tools: frozenset[str] = frozenset()
     serving: Serving = field(default_factory=Serving)
 
+    @property
+    def kind(self) -> str:
+        if self.remote is None:
+            return "stdio"
+        return "sse" if self.remote.sse else "http"
+
     def missing(self, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """The environment variables that the server needs and that are not set."""
         values = os.environ if environ is None else environ
-        texts = (self.command, *self.args, *self.env.values(), self.cwd or "")
+        texts = [self.command, *self.args, *self.env.values(), self.cwd or ""]
+        if self.remote is not None:
+            texts += [self.remote.url, *self.remote.headers.values()]
         needed = (match.groups() for text in texts for match in REFERENCE.finditer(text))
         return tuple(dict.fromkeys(name for name, default in needed if name not in values and default is None))
 
@@ -83,6 +101,7 @@ class ServerSpec:
             args=tuple(fill(f"args[{i}]", arg) for i, arg in enumerate(self.args)),
             env={key: fill(f"env.{key}", text) for key, text in self.env.items()},
             cwd=None if self.cwd is None else fill("cwd", self.cwd),
+            remote=None if self.remote is None else _filled(self.remote, fill),
         )
         if missing:
             raise MissingVariable(
@@ -93,6 +112,11 @@ class ServerSpec:
     def environment(self) -> dict[str, str]:
         """The whole environment of the process, for a resolved spec."""
         return {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(self.env)
+
+
+def _filled(remote: Remote, fill: Callable[[str, str], str]) -> Remote:
+    headers = {key: fill(f"headers.{key}", text) for key, text in remote.headers.items()}
+    return replace(remote, url=fill("url", remote.url), headers=headers)
 
 
 def builtin_server(name: str, *args: str) -> ServerSpec:

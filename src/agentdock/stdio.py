@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from agentdock.reaping import HAS_GROUPS, guardian, signal_group
 from agentdock.spec import ServerSpec
+from agentdock.wire import Wire
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -20,20 +20,6 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 DRAIN_SECONDS = 0.2
 STDIN_GRACE_SECONDS = 1.0
 TERM_GRACE_SECONDS = 1.0
-
-
-@dataclass(slots=True, kw_only=True)
-class Pipes:
-    """The two streams a client session speaks through, and ``ended``: why the process is gone, once it is.
-
-    ``kill(reason)`` ends the whole group at once, for that reason.
-    """
-
-    incoming: MemoryObjectReceiveStream[SessionMessage | Exception]
-    outgoing: MemoryObjectSendStream[SessionMessage]
-    ended: asyncio.Future[str]
-    kill: Callable[[str], None]
-    pid: int
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -104,7 +90,7 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 @asynccontextmanager
-async def stdio_pipes(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterator[Pipes]:
+async def stdio_wire(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterator[Wire]:
     """Start the server of a resolved ``spec`` with its stderr in ``errors``; leave with its whole group gone.
 
     Raises ``OSError`` if the process cannot be started.
@@ -137,7 +123,7 @@ async def stdio_pipes(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterato
     writer = asyncio.create_task(_write(outbox, stdin), name=f"{spec.name}: stdin")
     graceful = False
     try:
-        yield Pipes(incoming=incoming, outgoing=outgoing, ended=child.ended, kill=child.kill, pid=pid)
+        yield Wire(incoming=incoming, outgoing=outgoing, ended=child.ended, kill=child.kill, pid=pid)
         graceful = True
     finally:
         try:

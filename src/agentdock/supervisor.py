@@ -128,6 +128,7 @@ class Supervisor:
                 reason=upstream.reason,
                 pid=upstream.pid,
                 num_tools=len(upstream.tools),
+                kind=upstream.spec.kind,
             )
             for name, upstream in self._upstreams.items()
         )

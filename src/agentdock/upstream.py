@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any, TypeVar
 
 from agentdock.calls import (
     CallOutcome,
@@ -24,20 +24,16 @@ from agentdock.calls import (
     ServerFailed,
     StartFailed,
     ToolInfo,
-    call_outcome,
-    tool_info,
 )
+from agentdock.link import GreetingFailed, Link, NotSent, greet
 from agentdock.spec import MissingVariable, ServerSpec
-from agentdock.stdio import Pipes, stdio_pipes
-
-if TYPE_CHECKING:
-    from mcp.client.session import ClientSession
+from agentdock.stdio import stdio_wire
+from agentdock.wire import Wire
 
 logger = logging.getLogger(__name__)
 
-SESSION_META_KEY = "agentdock/session"
-MAX_PAGES = 1000
 TAIL_BYTES = 1500
+T = TypeVar("T")
 
 
 class ServerState(StrEnum):
@@ -61,15 +57,8 @@ class RestartPolicy:
         return min(self.first_backoff_seconds * 2 ** (restarts - 1), self.max_backoff_seconds)
 
 
-@dataclass(slots=True)
-class _Link:
-    session: ClientSession
-    pipes: Pipes
-    since: float
-
-
 class Upstream:
-    """A supervised stdio server. Callers live in other tasks and never touch the connection's life."""
+    """A supervised server. Callers live in other tasks and never touch the connection's life."""
 
     def __init__(
         self,
@@ -91,8 +80,8 @@ class Upstream:
         self._policy = policy or RestartPolicy()
         self._on_failed = on_failed
         self._on_changed = on_changed
-        self._link: _Link | None = None
-        self._greeting: Pipes | None = None
+        self._link: Link | None = None
+        self._greeting: Wire | None = None
         self._owner: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -104,7 +93,7 @@ class Upstream:
 
     @property
     def pid(self) -> int | None:
-        return self._link.pipes.pid if self._link else None
+        return self._link.wire.pid if self._link else None
 
     async def start(self) -> None:
         """Start the server and read its tools; raise ``StartFailed`` with the reason and the end of its stderr."""
@@ -145,84 +134,66 @@ class Upstream:
         Raises ``CallTimeout``, ``CallRefused``, ``ServerDied`` (outcome unknown) or ``ServerFailed``.
         """
         deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while True:
+            link = await self._link_by(deadline, tool, timeout_seconds)
+            try:
+                return await self._call_on(
+                    link,
+                    tool,
+                    arguments,
+                    timeout_seconds=deadline - asyncio.get_running_loop().time(),
+                    limit_seconds=timeout_seconds,
+                    session=session,
+                    on_progress=on_progress,
+                )
+            except NotSent as lost:
+                link.wire.kill(str(lost))
+
+    async def _call_on(self, link: Link, tool: str, arguments: Mapping[str, Any], **options: Any) -> CallOutcome:
+        try:
+            outcome = await link.call(tool, arguments, **options)
+        except CallTimeout:
+            self._check_soon(link)
+            raise
+        except ServerDied:
+            link.suspect = True
+            self._check_soon(link)
+            raise
+        except CallRefused:
+            self.restarts = 0
+            raise
+        self.restarts = 0
+        return outcome
+
+    async def _link_by(self, deadline: float, tool: str, limit_seconds: float) -> Link:
         try:
             async with asyncio.timeout_at(deadline):
-                link = await self._ready_link()
+                return await self._ready_link()
         except TimeoutError:
             raise CallTimeout(
                 self.name,
-                f"tool server {self.name!r} was not back within the {timeout_seconds:g} s of a call to {tool!r}",
+                f"tool server {self.name!r} was not back within the {limit_seconds:g} s of a call to {tool!r}",
             ) from None
-        remaining = deadline - asyncio.get_running_loop().time()
-        return await self._call_on(link, tool, arguments, remaining, timeout_seconds, session, on_progress)
 
-    async def _call_on(
-        self,
-        link: _Link,
-        tool: str,
-        arguments: Mapping[str, Any],
-        remaining: float,
-        limit: float,
-        session: str,
-        on_progress: ProgressListener | None,
-    ) -> CallOutcome:
-        from mcp.shared.exceptions import MCPError
-        from mcp_types import (
-            CONNECTION_CLOSED,
-            REQUEST_TIMEOUT,
-            CallToolRequest,
-            CallToolRequestParams,
-            CallToolResult,
-        )
-        from pydantic import ValidationError
-
-        meta: Any = {SESSION_META_KEY: session} if session else None
-        params = CallToolRequestParams(name=tool, arguments=dict(arguments), _meta=meta)
-        try:
-            result = await link.session.send_request(
-                CallToolRequest(params=params),
-                CallToolResult,
-                request_read_timeout_seconds=max(remaining, 0.001),
-                progress_callback=on_progress,
-            )
-        except MCPError as error:
-            if error.error.code == CONNECTION_CLOSED:
-                raise self._died(link, tool) from None
-            if error.error.code == REQUEST_TIMEOUT:
-                self._check_soon(link)
-                raise CallTimeout(
-                    self.name,
-                    f"{tool!r} on tool server {self.name!r} gave no answer within {limit:g} s and was cancelled",
-                ) from None
-            self.restarts = 0
-            raise CallRefused(self.name, f"tool server {self.name!r} refused {tool!r}: {error.error.message}") from None
-        except ValidationError as error:
-            raise CallRefused(
-                self.name,
-                f"tool server {self.name!r} sent a result of {tool!r} that is not MCP: {error.errors()[0]['msg']}",
-            ) from None
-        self.restarts = 0
-        return call_outcome(result)
-
-    def _died(self, link: _Link, tool: str) -> ServerDied:
-        how = link.pipes.ended.result() if link.pipes.ended.done() else "was stopped"
-        return ServerDied(self.name, f"tool server {self.name!r} {how} during a call to {tool!r}")
-
-    async def _ready_link(self) -> _Link:
+    async def _ready_link(self) -> Link:
         while True:
             if self.state is ServerState.FAILED:
                 raise ServerFailed(self.name, self.reason)
             if self.state is ServerState.STOPPED:
                 raise ServerFailed(self.name, f"tool server {self.name!r} is not running")
-            if self._link is not None and not self._link.pipes.ended.done():
+            if self._link is not None and not self._link.suspect and not self._link.wire.ended.done():
                 return self._link
             await self._changed.wait()
 
     def _set_state(self, state: ServerState) -> None:
         self.state = state
+        self._wake()
+        self._on_changed()
+
+    def _wake(self) -> None:
+        """Let all who wait for a usable connection look again."""
         self._changed.set()
         self._changed = asyncio.Event()
-        self._on_changed()
 
     async def _own(self) -> None:
         """Hold one connection after the other until stopped or out of restarts."""
@@ -272,76 +243,64 @@ class Upstream:
         with self._open_log() as log:
             begin = log.seek(0, 2)
             try:
-                ended = await self._hold_process(spec, log)
+                ended = await self._hold_wire(spec, log)
             except OSError as error:
                 ended = f"could not be started: {error.strerror or error}: {error.filename or spec.command}"
+            except Exception as error:  # boundary: whatever tasks of the SDK raise ends this connection only
+                if spec.remote is None:
+                    raise
+                ended = _unreachable(error)
             tail = _tail(log, begin)
         return f"tool server {self.name!r} {ended}" + (f"; its stderr ends with:\n{tail}" if tail else "")
 
-    async def _hold_process(self, spec: ServerSpec, log: IO[bytes]) -> str:
+    async def _hold_wire(self, spec: ServerSpec, log: IO[bytes]) -> str:
         from mcp.client.session import ClientSession
 
-        async with AsyncExitStack() as stack:
-            pipes = await stack.enter_async_context(stdio_pipes(spec, log))
-            session = await stack.enter_async_context(ClientSession(pipes.incoming, pipes.outgoing))
-            self._greeting = pipes
-            problem = await self._greet(session, spec.start_timeout_seconds)
-            self._greeting = None
-            if problem:
-                return pipes.ended.result() if pipes.ended.done() else problem
-            await self._serve(_Link(session, pipes, asyncio.get_running_loop().time()))
-            return pipes.ended.result() if pipes.ended.done() else "was stopped"
+        limit = spec.start_timeout_seconds
+        async with _wire(spec, log) as wire, ClientSession(wire.incoming, wire.outgoing) as session:
+            self._greeting = wire
+            try:
+                self.tools = await _unless_ended(wire, greet(session, spec.idempotent_tools), limit)
+            except TimeoutError:
+                return f"did not answer within {limit:g} s of its start"
+            except GreetingFailed as failed:
+                return wire.ended.result() if wire.ended.done() else str(failed)
+            finally:
+                self._greeting = None
+            link = Link(self.name, session, wire, asyncio.get_running_loop().time())
+            await self._serve(link)
+            if spec.remote is not None and not self._stopping.is_set():
+                await link.settle()
+            return wire.ended.result() if wire.ended.done() else "was stopped"
 
-    async def _greet(self, session: ClientSession, timeout_seconds: float) -> str:
-        """Agree on a protocol and read the tools; return what went wrong, or nothing.
-
-        Errors must not leave the session's task group, which would wrap them.
-        """
-        from mcp.shared.exceptions import MCPError
-        from pydantic import ValidationError
-
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                try:
-                    await session.discover()
-                except (MCPError, ValidationError, RuntimeError):
-                    await session.initialize()
-                self.tools = await _list_tools(session, self.spec.idempotent_tools)
-        except TimeoutError:
-            return f"did not answer within {timeout_seconds:g} s of its start"
-        except (MCPError, ValidationError, RuntimeError) as error:
-            return f"does not speak MCP as expected: {error}"
-        return ""
-
-    async def _serve(self, link: _Link) -> None:
+    async def _serve(self, link: Link) -> None:
         self._link = link
         self._set_state(ServerState.READY)
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({link.pipes.ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({link.wire.ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             self._link = None
         if asyncio.get_running_loop().time() - link.since >= self._policy.stable_seconds:
             self.restarts = 0
 
-    def _check_soon(self, link: _Link) -> None:
+    def _check_soon(self, link: Link) -> None:
         """After a timeout ask for a sign of life, so that a hung server is restarted and a slow tool is not."""
-        if not self._checks:
+        if not link.checking and not link.wire.ended.done():
+            link.checking = True
             check = asyncio.create_task(self._check(link))
             self._checks.add(check)
             check.add_done_callback(self._checks.discard)
 
-    async def _check(self, link: _Link) -> None:
-        from mcp.shared.exceptions import MCPError
-        from mcp_types import REQUEST_TIMEOUT, ListToolsRequest, ListToolsResult
-
-        limit = self.spec.start_timeout_seconds
-        try:
-            await link.session.send_request(ListToolsRequest(), ListToolsResult, request_read_timeout_seconds=limit)
-        except MCPError as error:
-            if error.error.code == REQUEST_TIMEOUT and not link.pipes.ended.done():
-                link.pipes.kill(f"gave no sign of life for {limit:g} s and was killed")
+    async def _check(self, link: Link) -> None:
+        trouble = await link.trouble(self.spec.start_timeout_seconds)
+        link.checking = False
+        if trouble and not link.wire.ended.done():
+            link.wire.kill(trouble)
+        elif not trouble and link.suspect:
+            link.suspect = False
+            self._wake()
 
     def _open_log(self) -> IO[bytes]:
         if self._log_path is None:
@@ -350,24 +309,36 @@ class Upstream:
         return self._log_path.open("a+b")
 
 
-async def _list_tools(session: ClientSession, idempotent_tools: frozenset[str]) -> tuple[ToolInfo, ...]:
-    """All pages of the server's list; a cursor that comes again ends it."""
-    from mcp_types import ListToolsRequest, ListToolsResult, PaginatedRequestParams
+@asynccontextmanager
+async def _wire(spec: ServerSpec, log: IO[bytes]) -> AsyncIterator[Wire]:
+    if spec.remote is None:
+        async with stdio_wire(spec, log) as wire:
+            yield wire
+        return
+    from agentdock.remote import remote_wire
 
-    tools: dict[str, ToolInfo] = {}
-    seen: set[str | None] = set()
-    cursor: str | None = None
-    while cursor not in seen and len(seen) < MAX_PAGES:
-        seen.add(cursor)
-        page = await session.send_request(
-            ListToolsRequest(params=PaginatedRequestParams(cursor=cursor)), ListToolsResult
-        )
-        for tool in page.tools:
-            tools.setdefault(tool.name, tool_info(tool, idempotent_tools))
-        if page.next_cursor is None:
-            break
-        cursor = page.next_cursor
-    return tuple(tools.values())
+    async with remote_wire(spec) as wire:
+        yield wire
+
+
+async def _unless_ended(wire: Wire, greeting: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
+    """The result of ``greeting``, which ends with the connection. Raises ``GreetingFailed`` and ``TimeoutError``."""
+    task = asyncio.create_task(greeting)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await asyncio.wait({task, wire.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise GreetingFailed(wire.ended.result())
+            return await task
+    finally:
+        task.cancel()
+
+
+def _unreachable(error: BaseException) -> str:
+    """What an error, or the first within a group of errors, says of a server that was to be reached."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"could not be reached: {error or type(error).__name__}"
 
 
 def _tail(log: IO[bytes], begin: int) -> str:

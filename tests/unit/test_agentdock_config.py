@@ -147,6 +147,8 @@ def test_json_mistakes_are_named_with_their_lines() -> None:
         ('{"a": 1, "a": 2}', "dock.json", "dock.json: not valid JSON: key 'a' appears twice in one object"),
         ("[]", "dock.json", "dock.json:1: expected an object with the key mcpServers"),
         ("", "dock.toml", "dock.toml: no server is configured; expected tables [server.NAME] or mcpServers.NAME"),
+        ('[server.x]\nkind = "http"', "d.toml", "d.toml:1: server.x.url: is missing; expected the address"),
+        ('[server.x]\nurl = "ftp://x"', "d.toml", "d.toml:2: server.x.url: is 'ftp://x'; expected an address that"),
         ('[server.x]\nkind = "builtin"', "d.toml", "d.toml:1: server.x.builtin: is missing and 'x' is no built-in"),
     ],
 )

@@ -11,7 +11,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agentdock-config.md").re
 KNOWN = re.compile(r"zzzz: is not known here; known are (.*)")
 FOREIGN = {"alwaysAllow", "autoApprove", "description", "encoding", "encoding_error_handler"}
 TABLES = {
-    "server.NAME": ('[server.a]\ncommand = "x"', '[server.python]\nkind = "builtin"'),
+    "server.NAME": ('[server.a]\ncommand = "x"', '[server.a]\nurl = "https://x"', '[server.python]\nkind = "builtin"'),
     "gateway": ('[server.a]\ncommand = "x"\n[gateway]',),
     "profile.NAME": ('[server.a]\ncommand = "x"\n[profile.a]',),
 }
@@ -49,4 +49,4 @@ def test_every_table_is_documented() -> None:
 
 def test_the_example_of_the_page_is_a_configuration() -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert [spec.name for spec in parse_config(example, Path("dock.toml")).servers] == ["web", "facts"]
+    assert [spec.name for spec in parse_config(example, Path("dock.toml")).servers] == ["web", "facts", "docs"]
