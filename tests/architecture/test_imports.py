@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "algo": set(),
     "batch": {"algo"},
     "rollout": {"tasks", "chat", "tools", "engine", "store", "scoring", "algo", "batch"},
+    "simulate": {"rollout", "store", "engine", "tools", "chat"},
     "models": {"parallel", "engine.weights"},
     "weights": {"parallel", "engine.weights", "engine.base"},
     "trainer": {"batch", "algo", "models", "parallel", "weights", "store", "engine.base"},
@@ -32,8 +33,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 TORCH_FREE = (
     "agentrl.types agentrl.store agentrl.chat agentrl.tools agentrl.engine agentrl.tasks agentrl.scoring "
-    "agentrl.rollout agentrl.algo agentrl.batch agentrl.config agentrl.cli agentrl.cli.sample agentrl.cli.run "
-    "agentdock agenttoleap"
+    "agentrl.rollout agentrl.simulate agentrl.algo agentrl.batch agentrl.config agentrl.cli agentrl.cli.sample "
+    "agentrl.cli.run agentdock agenttoleap"
 ).split()
 
 
