@@ -23,7 +23,10 @@ TOML_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """Where the gateway listens and what it lets in. ``legacy_errors``: errors travel in bodies with status 200."""
+    """Where the gateway listens and what it lets in. ``legacy_errors``: errors travel in bodies with status 200.
+
+    ``starts_at_once`` bounds how many processes of servers start at the same time.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -33,6 +36,7 @@ class GatewayOptions:
     call_timeout_seconds: float = 150.0
     max_call_timeout_seconds: float = 1800.0
     legacy_errors: bool = False
+    starts_at_once: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ def _gateway(table: Table) -> GatewayOptions:
         call_timeout_seconds=table.seconds("call_timeout_seconds", default.call_timeout_seconds),
         max_call_timeout_seconds=table.seconds("max_call_timeout_seconds", default.max_call_timeout_seconds),
         legacy_errors=table.flag("legacy_errors"),
+        starts_at_once=table.whole("starts_at_once", default.starts_at_once, minimum=1),
     )
     table.close()
     if options.call_timeout_seconds > options.max_call_timeout_seconds:

@@ -14,22 +14,27 @@ from agentdock.calls import (
     CallProblem,
     InvalidArguments,
     ProgressListener,
-    StartFailed,
+    ServerFailed,
     ToolInfo,
     UnknownProfile,
     UnknownTool,
 )
 from agentdock.catalogue import Catalogue, DockTool
 from agentdock.config import DEFAULT_PROFILE, ConfigProblem, DockConfig, Profile, load_config
+from agentdock.listings import Listings
+from agentdock.pool import Pool
 from agentdock.spec import ServerSpec
+from agentdock.states import RestartPolicy, ServerState, ServerStatus
 from agentdock.stats import CallStats, Metric, Sample
-from agentdock.supervisor import RestartPolicy, ServerState, ServerStatus, log_name
+from agentdock.supervisor import log_name
 from agentdock.upstream import Upstream
 
 __all__ = ["Dock", "DockTool", "ReloadOutcome"]
 
-DOCK_POLICY = RestartPolicy(first_backoff_seconds=0.02)
-PREWARM_AT_ONCE = 4
+FIRST_BACKOFF_SECONDS = 0.02
+DRAIN_SECONDS = 30.0
+REAP_SECONDS = 1.0
+USABLE = (ServerState.READY, ServerState.IDLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,42 +54,50 @@ class Dock:
         self.config = config
         self._state_dir = state_dir
         self._stats = CallStats()
-        self._upstreams = {spec.name: self._upstream(spec) for spec in config.servers}
+        self._listings = Listings(state_dir)
+        self._start_slots = asyncio.Semaphore(config.gateway.starts_at_once)
+        self._pools = {spec.name: self._pool(spec) for spec in config.servers}
         self._catalogues: dict[str, Catalogue] = {}
         self._listed: dict[str, tuple[ToolInfo, ...]] = {}
         self._listeners: list[Callable[[], None]] = []
         self._starts: set[asyncio.Task[None]] = set()
-        self._start_slots = asyncio.Semaphore(PREWARM_AT_ONCE)
+        self._reaper: asyncio.Task[None] | None = None
 
     async def start(self, *, settle_seconds: float = 10.0) -> None:
         """Start all servers; return once each is up or failed, or after ``settle_seconds`` while slow ones go on."""
-        starts = [self._start_soon(upstream) for upstream in self._upstreams.values()]
+        self._reaper = asyncio.create_task(self._reap(), name="end of idle servers")
+        starts = [self._start_soon(pool) for pool in self._pools.values()]
         if starts:
             await asyncio.wait(starts, timeout=settle_seconds)
 
     async def close(self) -> None:
         """End all servers and their process groups; calls under way end with ``ServerDied``."""
-        for start in self._starts:
-            start.cancel()
-        await asyncio.gather(*(upstream.stop() for upstream in self._upstreams.values()))
+        for task in (*self._starts, *([self._reaper] if self._reaper else [])):
+            task.cancel()
+        await asyncio.gather(*(pool.stop() for pool in self._pools.values()))
+
+    async def stop_server(self, server: str) -> None:
+        """End ``server`` and refuse calls to it until it is started again."""
+        await self._pool_of(server).stop("was stopped by hand")
+
+    async def start_server(self, server: str) -> None:
+        """Start ``server``, also a lazy one that is known; a failure stays in its status."""
+        await self._pool_of(server).start()
+
+    async def restart(self, server: str) -> None:
+        """End all copies of ``server``, with the calls that are under way, and start it again."""
+        pool = self._pool_of(server)
+        await pool.stop("is being restarted")
+        await pool.start()
+
+    async def end_session(self, session: str) -> int:
+        """End the copies of servers that belong to ``session`` alone; return how many there were."""
+        return sum(await asyncio.gather(*(pool.end_session(session) for pool in self._pools.values())))
 
     def servers(self, *, profile: str = DEFAULT_PROFILE) -> tuple[ServerStatus, ...]:
         """State of the servers that ``profile`` uses, in the order of the configuration."""
         wanted = self._profile(profile).servers
-        return tuple(
-            ServerStatus(
-                name=name,
-                state=upstream.state,
-                restarts=upstream.restarts,
-                reason=upstream.reason,
-                pid=upstream.pid,
-                num_tools=len(upstream.tools),
-                kind=upstream.spec.kind,
-                missing=upstream.spec.missing(),
-            )
-            for name, upstream in self._upstreams.items()
-            if not wanted or name in wanted
-        )
+        return tuple(pool.status() for name, pool in self._pools.items() if not wanted or name in wanted)
 
     def tools(self, *, profile: str = DEFAULT_PROFILE) -> tuple[DockTool, ...]:
         return self._catalogue(profile).tools
@@ -94,7 +107,7 @@ class Dock:
         try:
             return self._catalogue(profile).find(tool_id)
         except UnknownTool as unknown:
-            away = [status.name for status in self.servers(profile=profile) if status.state is not ServerState.READY]
+            away = [status.name for status in self.servers(profile=profile) if status.state not in USABLE]
             note = f"; tools of {', '.join(away)} may be missing, because these servers are not ready" if away else ""
             raise UnknownTool(f"{unknown}{note}") from None
 
@@ -114,19 +127,25 @@ class Dock:
         cancelled, so is the call on the server.
         """
         tool = self.find(tool_id, profile=profile)
-        upstream = self._upstreams[tool.server]
+        pool = self._pools[tool.server]
+        seconds = self._timeout_seconds(timeout_seconds)
+        deadline = asyncio.get_running_loop().time() + seconds
         with self._stats.call(tool.id) as record:
             try:
-                fitted = fit(arguments, tool.input_schema, mode=upstream.spec.serving.arguments)
+                fitted = fit(arguments, tool.input_schema, mode=pool.spec.serving.arguments)
                 if fitted.complaint:
                     raise InvalidArguments(f"the arguments of {tool.id!r} do not fit: {fitted.complaint}")
-                outcome = await upstream.call(
-                    tool.name,
-                    fitted.arguments,
-                    timeout_seconds=self._timeout_seconds(timeout_seconds),
-                    session=session,
-                    on_progress=on_progress,
-                )
+                async with pool.copy_for(
+                    profile=profile, session=session, deadline=deadline, tool=tool.name
+                ) as upstream:
+                    outcome = await upstream.call(
+                        tool.name,
+                        fitted.arguments,
+                        timeout_seconds=seconds,
+                        deadline=deadline,
+                        session=session,
+                        on_progress=on_progress,
+                    )
             except CallProblem as problem:
                 record.outcome = problem.code
                 raise
@@ -138,7 +157,7 @@ class Dock:
         return tuple(
             f"{status.name}: {status.state}" + (f": {status.reason}" if status.reason else "")
             for status in self.servers()
-            if status.state is not ServerState.READY
+            if status.state not in USABLE
         )
 
     async def reload(self) -> ReloadOutcome:
@@ -148,19 +167,19 @@ class Dock:
         except ConfigProblem as problem:
             return ReloadOutcome(problem=str(problem))
         wanted = {spec.name: spec for spec in config.servers}
-        running = {name: upstream.spec for name, upstream in self._upstreams.items()}
+        running = {name: pool.spec for name, pool in self._pools.items()}
         outcome = ReloadOutcome(
             added=tuple(name for name in wanted if name not in running),
             removed=tuple(name for name in running if name not in wanted),
             changed=tuple(name for name, spec in wanted.items() if name in running and spec != running[name]),
         )
-        ended = [self._upstreams[name] for name in (*outcome.removed, *outcome.changed)]
-        fresh = {name: self._upstream(wanted[name]) for name in (*outcome.added, *outcome.changed)}
-        self._upstreams = {name: fresh.get(name) or self._upstreams[name] for name in wanted}
+        ended = [self._pools[name] for name in (*outcome.removed, *outcome.changed)]
+        fresh = {name: self._pool(wanted[name]) for name in (*outcome.added, *outcome.changed)}
+        self._pools = {name: fresh.get(name) or self._pools[name] for name in wanted}
         self.config = config
         self._note_change()
-        await asyncio.gather(*(upstream.stop() for upstream in ended))
-        starts = [self._start_soon(upstream) for upstream in fresh.values()]
+        starts = [self._start_soon(pool) for pool in fresh.values()]
+        await asyncio.gather(*(pool.stop("is no longer configured", drain_seconds=DRAIN_SECONDS) for pool in ended))
         if starts:
             await asyncio.wait(starts)
         return outcome
@@ -173,34 +192,50 @@ class Dock:
     def metrics(self) -> tuple[Metric, ...]:
         statuses = self.servers()
         restarts = tuple(
-            Sample(labels={"server": s.name}, value=self._upstreams[s.name].total_restarts) for s in statuses
+            Sample(labels={"server": name}, value=pool.total_restarts) for name, pool in self._pools.items()
         )
-        up = tuple(Sample(labels={"server": s.name}, value=s.state is ServerState.READY) for s in statuses)
+        up = tuple(Sample(labels={"server": s.name}, value=s.state in USABLE) for s in statuses)
         return (
             *self._stats.metrics(),
             Metric(
                 name="agentdock_server_restarts_total", kind="counter", help="Restarts of servers.", samples=restarts
             ),
-            Metric(name="agentdock_server_up", kind="gauge", help="1 if the server is ready.", samples=up),
+            Metric(name="agentdock_server_up", kind="gauge", help="1 if the server can be called.", samples=up),
         )
 
-    def _upstream(self, spec: ServerSpec) -> Upstream:
+    def _pool(self, spec: ServerSpec) -> Pool:
         log_path = self._state_dir / "logs" / log_name(spec.name)
-        return Upstream(spec, log_path=log_path, policy=DOCK_POLICY, on_changed=self._note_change)
+        policy = RestartPolicy(
+            max_restarts=spec.serving.max_restarts,
+            first_backoff_seconds=FIRST_BACKOFF_SECONDS,
+            first_probe_seconds=min(1.0, spec.serving.probe_seconds),
+            max_probe_seconds=spec.serving.probe_seconds,
+        )
+        return Pool(
+            spec,
+            make=lambda on_changed: Upstream(spec, log_path=log_path, policy=policy, on_changed=on_changed),
+            starts=self._start_slots,
+            tools=self._listings.find(spec) if spec.serving.lazy else (),
+            on_changed=self._note_change,
+        )
 
-    def _start_soon(self, upstream: Upstream) -> asyncio.Task[None]:
-        start = asyncio.create_task(self._start(upstream), name=f"start of {upstream.name}")
+    def _pool_of(self, server: str) -> Pool:
+        if server not in self._pools:
+            raise ServerFailed(server, f"there is no server {server!r}; there are {', '.join(self._pools)}")
+        return self._pools[server]
+
+    def _start_soon(self, pool: Pool) -> asyncio.Task[None]:
+        start = asyncio.create_task(pool.start(), name=f"start of {pool.name}")
         self._starts.add(start)
         start.add_done_callback(self._starts.discard)
         return start
 
-    async def _start(self, upstream: Upstream) -> None:
-        """The reason of a failed start stays in the server's status."""
-        async with self._start_slots:
-            try:
-                await upstream.start()
-            except StartFailed:
-                return
+    async def _reap(self) -> None:
+        while True:
+            limits = [pool.idle_seconds for pool in self._pools.values() if pool.idle_seconds is not None]
+            await asyncio.sleep(min([REAP_SECONDS, *(limit / 4 for limit in limits)]))
+            for pool in self._pools.values():
+                pool.reap()
 
     def _timeout_seconds(self, wanted: float | None) -> float:
         gateway = self.config.gateway
@@ -216,8 +251,8 @@ class Dock:
         if profile not in self._catalogues:
             self._catalogues[profile] = Catalogue(
                 chosen,
-                {name: upstream.tools for name, upstream in self._upstreams.items()},
-                server_aliases={name: upstream.spec.serving.aliases for name, upstream in self._upstreams.items()},
+                {name: pool.tools for name, pool in self._pools.items()},
+                server_aliases={name: pool.spec.serving.aliases for name, pool in self._pools.items()},
                 tool_aliases=self.config.aliases,
             )
         return self._catalogues[profile]
@@ -225,8 +260,11 @@ class Dock:
     def _note_change(self) -> None:
         """A server's state or list changed: read the catalogues anew and tell listeners if the tools differ."""
         self._catalogues.clear()
-        listed = {name: upstream.tools for name, upstream in self._upstreams.items()}
+        listed = {name: pool.tools for name, pool in self._pools.items()}
         if listed != self._listed:
             self._listed = listed
+            for pool in self._pools.values():
+                if pool.spec.serving.lazy:
+                    self._listings.keep(pool.spec, pool.tools)
             for listener in tuple(self._listeners):
                 listener()

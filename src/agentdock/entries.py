@@ -13,6 +13,7 @@ from agentdock.spec import BUILTIN, BUILTIN_ALIASES, REFERENCE, Remote, ServerSp
 KINDS = ("stdio", "http", "sse", "builtin")
 # Ways in which other programs write "http".
 TYPES = (*KINDS, "streamable-http", "streamable_http", "streamableHttp")
+SHARES = ("all", "profile", "session")
 FOREIGN_KEYS = ("alwaysAllow", "autoApprove", "description", "encoding", "encoding_error_handler")
 
 
@@ -88,7 +89,18 @@ def _builtin(name: str, entry: Table) -> ServerSpec | None:
 
 
 def _serving(entry: Table, aliases: tuple[str, ...]) -> Serving:
-    return Serving(
+    serving = Serving(
         aliases=(*aliases, *entry.texts("aliases")),
         arguments=entry.choice("arguments", MODES, "coerce"),
+        share=entry.choice("share", SHARES, "all"),
+        lazy=entry.flag("lazy"),
+        prewarm=entry.whole("prewarm", 0, maximum=64),
+        idle_stop_seconds=entry.seconds("idle_stop_seconds", 0.0) or None,
+        max_restarts=entry.whole("max_restarts", 3),
+        probe_seconds=entry.seconds("probe_seconds", 30.0),
     )
+    if serving.prewarm and serving.share != "session":
+        entry.refuse("prewarm", 'keeps copies for sessions to come, which works with share = "session" only')
+    if serving.prewarm and serving.lazy:
+        entry.refuse("prewarm", "keeps copies running and lazy runs none before the first call; set one of them")
+    return serving

@@ -32,11 +32,20 @@ class Serving:
     """How the dock offers a server.
 
     ``aliases`` are further names that its tools are called under. ``arguments``: "coerce" puts slips right and checks,
-    "check" only checks, "pass" sends what was given.
+    "check" only checks, "pass" sends what was given. ``share``: who has a copy of the server in common: "all", the
+    callers of a "profile" or of a "session". A ``lazy`` server starts with the first call. ``prewarm`` copies wait for
+    sessions to come. A copy that nobody called for ``idle_stop_seconds`` ends. After ``max_restarts`` without an
+    answered call in between calls are refused, and a start is tried at most every ``probe_seconds``.
     """
 
     aliases: tuple[str, ...] = ()
     arguments: str = "coerce"
+    share: str = "all"
+    lazy: bool = False
+    prewarm: int = 0
+    idle_stop_seconds: float | None = None
+    max_restarts: int = 3
+    probe_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

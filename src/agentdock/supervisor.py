@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +19,8 @@ from agentdock.calls import (
     ToolInfo,
 )
 from agentdock.spec import BUILTIN, MissingVariable, ServerSpec, builtin_server
-from agentdock.upstream import RestartPolicy, ServerState, Upstream
+from agentdock.states import RestartPolicy, ServerState, ServerStatus
+from agentdock.upstream import Upstream
 
 __all__ = [
     "BUILTIN",
@@ -41,20 +41,6 @@ __all__ = [
     "Upstream",
     "builtin_server",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerStatus:
-    """``reason`` says why a server is not ready, or why it last ended; ``missing`` which variables it needs."""
-
-    name: str
-    state: ServerState
-    restarts: int
-    reason: str
-    pid: int | None
-    num_tools: int
-    missing: tuple[str, ...] = ()
-    kind: str = "stdio"
 
 
 def log_name(server: str) -> str:

@@ -10,8 +10,6 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -27,6 +25,7 @@ from agentdock.calls import (
 )
 from agentdock.link import GreetingFailed, Link, NotSent, greet
 from agentdock.spec import MissingVariable, ServerSpec
+from agentdock.states import RestartPolicy, ServerState
 from agentdock.stdio import stdio_wire
 from agentdock.wire import Wire
 
@@ -34,27 +33,6 @@ logger = logging.getLogger(__name__)
 
 TAIL_BYTES = 1500
 T = TypeVar("T")
-
-
-class ServerState(StrEnum):
-    STOPPED = "stopped"
-    STARTING = "starting"
-    READY = "ready"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartPolicy:
-    """Back-off doubles from ``first`` to ``max``. A call that is answered, or ``stable_seconds`` up, clears it."""
-
-    max_restarts: int = 3
-    first_backoff_seconds: float = 0.1
-    max_backoff_seconds: float = 5.0
-    stable_seconds: float = 60.0
-
-    def backoff_seconds(self, restarts: int) -> float:
-        return min(self.first_backoff_seconds * 2 ** (restarts - 1), self.max_backoff_seconds)
 
 
 class Upstream:
@@ -85,6 +63,7 @@ class Upstream:
         self._owner: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
+        self._retry_at = 0.0
         self._checks: set[asyncio.Task[None]] = set()
 
     @property
@@ -126,14 +105,16 @@ class Upstream:
         arguments: Mapping[str, Any],
         *,
         timeout_seconds: float,
+        deadline: float | None = None,
         session: str = "",
         on_progress: ProgressListener | None = None,
     ) -> CallOutcome:
-        """Call ``tool`` once; waiting for a restart counts against the deadline.
+        """Call ``tool`` once; waiting for a restart counts against the deadline, by default in ``timeout_seconds``.
 
         Raises ``CallTimeout``, ``CallRefused``, ``ServerDied`` (outcome unknown) or ``ServerFailed``.
         """
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + timeout_seconds
         while True:
             link = await self._link_by(deadline, tool, timeout_seconds)
             try:
@@ -178,12 +159,19 @@ class Upstream:
     async def _ready_link(self) -> Link:
         while True:
             if self.state is ServerState.FAILED:
-                raise ServerFailed(self.name, self.reason)
+                raise ServerFailed(self.name, self.reason + self._outlook())
             if self.state is ServerState.STOPPED:
                 raise ServerFailed(self.name, f"tool server {self.name!r} is not running")
             if self._link is not None and not self._link.suspect and not self._link.wire.ended.done():
                 return self._link
             await self._changed.wait()
+
+    def _outlook(self) -> str:
+        """When a failed server is tried again, for those who are refused meanwhile."""
+        if self._owner is None or self._owner.done():
+            return ""
+        seconds = max(0.0, self._retry_at - asyncio.get_running_loop().time())
+        return f" (the next attempt to start it is in {seconds:.0f} s)"
 
     def _set_state(self, state: ServerState) -> None:
         self.state = state
@@ -196,22 +184,33 @@ class Upstream:
         self._changed = asyncio.Event()
 
     async def _own(self) -> None:
-        """Hold one connection after the other until stopped or out of restarts."""
+        """Hold one connection after the other until stopped, with longer and longer pauses while it keeps failing."""
         started = False
+        num_probes = 0
         while not self._stopping.is_set():
             reason = await self._hold()
             if self._stopping.is_set():
                 return
             started = started or self.state is ServerState.READY
             self.reason = reason
-            if not started or self.restarts >= self._policy.max_restarts:
-                self._give_up(reason, started)
+            if started and self.restarts < self._policy.max_restarts:
+                num_probes = 0
+                self._note_restart(reason)
+                await self._pause(self._policy.backoff_seconds(self.restarts))
+                continue
+            self._give_up(reason, started)
+            pause = self._policy.probe_seconds(num_probes)
+            if pause is None or self.spec.missing():
                 return
-            self.restarts += 1
-            self.total_restarts += 1
-            logger.warning("%s; restart %d of %d", reason, self.restarts, self._policy.max_restarts)
-            self._set_state(ServerState.RESTARTING)
-            await self._pause(self._policy.backoff_seconds(self.restarts))
+            num_probes += 1
+            self._retry_at = asyncio.get_running_loop().time() + pause
+            await self._pause(pause)
+
+    def _note_restart(self, reason: str) -> None:
+        self.restarts += 1
+        self.total_restarts += 1
+        logger.warning("%s; restart %d of %d", reason, self.restarts, self._policy.max_restarts)
+        self._set_state(ServerState.RESTARTING)
 
     def _note_owner_end(self, owner: asyncio.Task[None]) -> None:
         """A cancelled or broken owner must not leave callers waiting."""
@@ -221,6 +220,7 @@ class Upstream:
             self._give_up(f"supervision of tool server {self.name!r} broke: {owner.exception()!r}", started=True)
 
     def _give_up(self, reason: str, started: bool) -> None:
+        """From now on calls are refused with the reason, until a later attempt brings the server up."""
         if started:
             count = f"{self.restarts} restarts without answering a call in between"
             self.reason = f"tool server {self.name!r} failed {count}. {reason}"

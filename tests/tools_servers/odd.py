@@ -1,6 +1,7 @@
 """A real stdio server of the 2025 protocol, without any SDK, that misbehaves on request.
 
 Options: --tools a,b,...  --pages N  --repeat-cursor  --die-at-start TEXT  --silent  --starts FILE  --calls FILE
+         --die-while FILE (is there)  --start-seconds S
 """
 
 import argparse
@@ -18,6 +19,8 @@ OPTIONS.add_argument("--pages", type=int, default=1)
 OPTIONS.add_argument("--repeat-cursor", action="store_true")
 OPTIONS.add_argument("--die-at-start", default="")
 OPTIONS.add_argument("--die-from-start", type=int, default=0)
+OPTIONS.add_argument("--die-while", default="")
+OPTIONS.add_argument("--start-seconds", type=float, default=0)
 OPTIONS.add_argument("--silent", action="store_true")
 OPTIONS.add_argument("--starts", default="")
 OPTIONS.add_argument("--calls", default="")
@@ -77,6 +80,8 @@ def call(request: dict) -> None:
         os._exit(7)
     elif name == "env":
         text = json.dumps(dict(os.environ))
+    elif name == "pid":
+        text = str(os.getpid())
     elif name == "child":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         text = str(child.pid)
@@ -109,6 +114,11 @@ def main() -> None:
     starts = note(OPTS.starts, "start")
     if OPTS.die_at_start or (OPTS.die_from_start and starts >= OPTS.die_from_start):
         sys.exit(OPTS.die_at_start or "broken since the last deployment")
+    if OPTS.die_while and os.path.exists(OPTS.die_while):
+        sys.exit("broken for now")
+    time.sleep(OPTS.start_seconds)
+    if OPTS.start_seconds:
+        note(OPTS.starts, "up")
     for line in sys.stdin:
         if not OPTS.silent:
             answer(json.loads(line))
