@@ -273,7 +273,7 @@ SCHEMA = {
     },
     "queues": {
         **dict.fromkeys(("created", "running", "completed", "empty", "ready", "taken", "trained"), int),
-        **{"abandoned": dict, "dropped": dict, "pushed_again": int, "fresh_taken": int},
+        **{"abandoned": dict, "dropped": dict, "pushed_again": int, "fresh_taken": int, "charged": int, "short": int},
     },
     "groups": {
         **dict.fromkeys(("task", "split", "owner"), TEXT),

@@ -35,7 +35,8 @@ MAX_ATTEMPTS = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """How far sampling may run ahead: a training group starts only if
-    ``seq < (published step + max_staleness + 1) * groups_per_step + abandoned + dropped``.
+    ``seq < (published step + max_staleness + 1) * groups_per_step + abandoned + dropped - short``, where short are the
+    places that steps left free.
 
     Where groups are trained ``max_trained_count`` times, ``retrained_interval`` steps apart, the steps that train no
     fresh group are left out: of every ``max_trained_count * retrained_interval`` steps the first ``retrained_interval``
@@ -57,6 +58,10 @@ class TakeRule:
 
     A group is taken up to ``max_trained_count`` times, again when ``retrained_interval`` steps have passed since its
     last use, or when nothing else is left. Of all that may be taken the lowest ``seq`` goes first.
+
+    ``max_refills`` bounds how many groups that ended with nothing to train are replaced for one step: once
+    ``num_groups + max_refills`` have been played for it, the step is taken with the groups that are there, and left out
+    when none is. None: it waits until it is full.
     """
 
     step: int
@@ -66,6 +71,7 @@ class TakeRule:
     in_order: bool = False
     max_trained_count: int = 1
     retrained_interval: int = 1
+    max_refills: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,10 @@ class Taken:
     rows: tuple[DBRecordData, ...]
     num_groups: int
     dropped: Mapping[str, int]
+    lost: int = 0
+    """Groups played for the step that ended with nothing to train; counted where ``max_refills`` bounds them."""
+    short: int = 0
+    """Groups that the step has fewer than asked for, or that were left out on the way to it, by ``max_refills``."""
     end_of_stream: bool = False
     """No further group will come: ``rows`` may hold fewer groups than asked for, or none."""
 
@@ -103,10 +113,19 @@ class QueueCounts:
     """How often groups went stale and were pushed again."""
     fresh_taken: int = 0
     """Groups that steps took for the first time."""
+    charged: int = 0
+    """Groups with nothing to train that were counted to a step (``TakeRule.max_refills``)."""
+    short: int = 0
+    """Groups that steps had fewer than they asked for."""
 
     @property
     def unfinished(self) -> int:
         return self.created + self.running
+
+    @property
+    def lost(self) -> int:
+        """Groups that ended with nothing to train and are not counted to a step yet."""
+        return sum(self.abandoned.values()) + self.empty - self.charged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,8 @@ def queue(db: sqlite3.Connection, run: str, split: str) -> QueueCounts:
         dropped=counts.get("dropped", {}),
         pushed_again=total("pushed_again"),
         fresh_taken=total("fresh_taken"),
+        charged=total("charged"),
+        short=total("short"),
     )
 
 

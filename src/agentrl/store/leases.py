@@ -23,13 +23,15 @@ ADMITTED = """seq < (SELECT max(
         coalesce((SELECT num FROM counter WHERE run = :run AND split = 'train' AND name = 'wanted' AND reason = ''), 0))
     FROM (SELECT step + :max_staleness + 1 AS steps FROM version WHERE run = :run ORDER BY position DESC LIMIT 1))
     + (SELECT coalesce(sum(num), 0) FROM counter WHERE run = :run AND split = 'train'
-       AND name IN ('abandoned', 'empty', 'dropped', 'pushed_again'))"""
-"""Groups that the steps up to (published step + S + 1) take for the first time + abandoned + dropped; NULL, so not
-true, before a version is published.
+       AND name IN ('abandoned', 'empty', 'dropped', 'pushed_again'))
+    - (SELECT coalesce(sum(num), 0) FROM counter WHERE run = :run AND split = 'train' AND name = 'short')"""
+"""Groups that the steps up to (published step + S + 1) take for the first time + abandoned + dropped - short; NULL, so
+not true, before a version is published.
 
 Steps take G fresh groups each, unless groups are used several times: then only the first ``interval`` of every
 ``uses * interval`` steps do. ``wanted`` (``reuse.ask_for_fresh``) corrects what stragglers have moved. Dropped are the
-groups that leave nothing to train: finished without rows, all rows dropped, or pushed again as stale.
+groups that leave nothing to train: finished without rows, all rows dropped, or pushed again as stale. Short are the
+places that steps left free (``refills``).
 """
 
 FREE = f"""SELECT n FROM (

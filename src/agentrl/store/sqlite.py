@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
-from agentrl.store import codec, counters, documents, leases, records, registry, steps
+from agentrl.store import codec, counters, documents, leases, records, refills, registry, steps
 from agentrl.store.base import (
     LEASE_SECONDS,
     MAX_ATTEMPTS,
@@ -170,11 +170,14 @@ class SqliteStore:
 
     def _taken(self, db: sqlite3.Connection, rule: TakeRule) -> Taken:
         rows = tuple(documents.data_row(row) for row in steps.rows_of_step(db, self.run, rule.step))
+        lost, short = refills.of_step(db, self.run, rule.step)
         return Taken(
             step=rule.step,
             rows=rows,
             num_groups=len({row.task for row in rows}),
             dropped=steps.dropped_at(db, self.run, rule.step),
+            lost=lost,
+            short=short,
             end_of_stream=steps.nothing_follows(db, self.run, rule),
         )
 

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 
 from agentrl.errors import StoreError
-from agentrl.store import counters, reuse
+from agentrl.store import counters, refills, reuse
 from agentrl.store.base import TakeRule
 
 END_OF_STREAM = "end_of_stream/"
@@ -54,8 +54,14 @@ def take(db: sqlite3.Connection, run: str, rule: TakeRule, now: float, max_attem
     reuse.retire_stale(db, run, rule, now)
     fresh, due = next_groups(db, run, rule)
     groups = sorted([*fresh, *due])[: rule.num_groups]
-    if len(groups) < rule.num_groups and not stream_is_finished(db, run):
+    num_free = rule.num_groups - len(groups)
+    if num_free and stream_is_finished(db, run):
+        num_free = 0
+    elif num_free and refills.waits_for_more(db, run, rule, len(groups)):
         reuse.ask_for_fresh(db, run, rule, len(due))
+        return False
+    refills.charge(db, run, rule, num_free=num_free)
+    if num_free == rule.num_groups:
         return False
     chosen = [task for _, task in groups or reuse.groups_before_due(db, run, rule)]
     reuse.use(db, run, rule, chosen, now)
@@ -181,6 +187,7 @@ def rewind(
         values,
     ).fetchall()
     undone = reuse.undo_uses(db, run, step, now)
+    refills.forget_after(db, run, step)
     counters.settle(db, run, (task for task, *_ in (*trained, *undone)))
     dropped = [task for (task,) in db.execute(DROP_OTHER_LINEAGES, values | {"step": None}).fetchall()]
     again = run_again(db, run, set(dropped), now, max_attempts)
