@@ -94,6 +94,7 @@ class Pool:
             kind=self.spec.kind,
             share=self.share,
             num_copies=sum(copy.state is not ServerState.STOPPED for copy in copies),
+            total_restarts=sum(copy.total_restarts for copy in copies),
         )
 
     async def start(self) -> None:

@@ -111,6 +111,7 @@ class Supervisor:
                 name=name,
                 state=upstream.state,
                 restarts=upstream.restarts,
+                total_restarts=upstream.total_restarts,
                 reason=upstream.reason,
                 pid=upstream.pid,
                 num_tools=len(upstream.tools),

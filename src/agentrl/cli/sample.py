@@ -19,6 +19,7 @@ from agentrl.cli.joining import wait_for_engine, wait_for_run
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.cli.presence import Heart, this_worker
+from agentrl.cli.tool_restarts import restarts_told
 from agentrl.config import RunConfig
 from agentrl.engine.base import TokenEngine
 from agentrl.engine.pool import EnginePool
@@ -79,7 +80,8 @@ async def sample(config: RunConfig) -> None:
         loop.add_signal_handler(signal.SIGINT, partial(sampler.stop, drain_seconds=DRAIN_SECONDS))
         loop.add_signal_handler(signal.SIGTERM, partial(sampler.stop, drain_seconds=0.0))
         logger.info("sampling with %d tools from %s", len(toolset.specs), ", ".join(urls))
-        await sampler.run()
+        async with restarts_told(toolset, telemetry):
+            await sampler.run()
         logger.info("sampled %d groups", sampler.num_groups)
     finally:
         await heart.stop()

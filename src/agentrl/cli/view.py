@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from agentrl.cli.tool_restarts import TOOL_RESTART, as_sentence
 from agentrl.types import DispatchedSamplingTask, Message, Record, Worker
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -89,6 +90,8 @@ class RunView:
                 self._turns.append(event["turns"])
             if event["kind"] == "evaluation":
                 self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
+            if event["kind"] == TOOL_RESTART:
+                self.say(Text(as_sentence(event), style="yellow"))
             if event["kind"] == "step":
                 self._steps.append(
                     {**event, "success": mean(self._scores) if self._scores else None, "turns": mean(self._turns)}
@@ -208,6 +211,8 @@ class EvaluationView:
         for event in self._tail.read():
             if event["kind"] == "record":
                 self._scores[event["id"].rpartition("/")[0]] = event["score"] or 0.0
+            if event["kind"] == TOOL_RESTART:
+                self.say(Text(as_sentence(event), style="yellow"))
         done, success = len(self._scores), mean(list(self._scores.values()))
         self._progress.update(self._bar, completed=done, description=f"episodes, success {success:.3f}")
         if not self.console.is_terminal and done * 4 // self._num_episodes > self._said:
