@@ -45,8 +45,8 @@ class RestartPolicy:
 class ServerStatus:
     """``reason`` says why a server is not ready, or why it last ended; ``missing`` which variables it needs.
 
-    ``share`` says who shares a copy of it; ``num_copies`` run, and ``pid`` is one of theirs. ``restarts`` are those since
-    a call was last answered, ``total_restarts`` all of them.
+    ``share`` says who shares a copy of it; ``num_copies`` run, and ``pid`` is one of theirs. ``restarts`` are those
+    since a call was last answered, ``total_restarts`` all of them.
     """
 
     name: str
