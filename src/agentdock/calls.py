@@ -102,6 +102,13 @@ class CallTimeout(ServerError):
     code = "timeout"
 
 
+class Busy(CallTimeout):
+    """The call got no place among those under way before its deadline; it was not sent."""
+
+    code = "busy"
+    retryable = True
+
+
 class CallRefused(ServerError):
     """The server answered with a protocol error instead of a result."""
 

@@ -117,12 +117,14 @@ class Dock:
         arguments: Mapping[str, Any],
         *,
         session: str = "",
+        run: str = "",
         profile: str = DEFAULT_PROFILE,
         timeout_seconds: float | None = None,
         on_progress: ProgressListener | None = None,
     ) -> CallOutcome:
         """Call a tool once within ``timeout_seconds`` (the configured default if None, never above its maximum).
 
+        Where a limit makes calls wait, runs take turns, or sessions without a run. The wait counts toward the deadline.
         Raises ``CallProblem``: ``UnknownTool``, ``InvalidArguments`` (not sent) or a ``ServerError``. If the caller is
         cancelled, so is the call on the server.
         """
@@ -135,9 +137,10 @@ class Dock:
                 fitted = fit(arguments, tool.input_schema, mode=pool.spec.serving.arguments)
                 if fitted.complaint:
                     raise InvalidArguments(f"the arguments of {tool.id!r} do not fit: {fitted.complaint}")
-                async with pool.copy_for(
-                    profile=profile, session=session, deadline=deadline, tool=tool.name
-                ) as upstream:
+                async with (
+                    pool.turn(tool.name, caller=run or session, deadline=deadline),
+                    pool.copy_for(profile=profile, session=session, deadline=deadline, tool=tool.name) as upstream,
+                ):
                     outcome = await upstream.call(
                         tool.name,
                         fitted.arguments,
@@ -195,8 +198,10 @@ class Dock:
             Sample(labels={"server": name}, value=pool.total_restarts) for name, pool in self._pools.items()
         )
         up = tuple(Sample(labels={"server": s.name}, value=s.state in USABLE) for s in statuses)
+        waiting = tuple(Sample(labels={"server": s.name}, value=s.num_waiting) for s in statuses)
         return (
             *self._stats.metrics(),
+            Metric(name="agentdock_calls_waiting", kind="gauge", help="Calls that wait for a place.", samples=waiting),
             Metric(
                 name="agentdock_server_restarts_total", kind="counter", help="Restarts of servers.", samples=restarts
             ),

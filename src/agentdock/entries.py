@@ -98,9 +98,15 @@ def _serving(entry: Table, aliases: tuple[str, ...]) -> Serving:
         idle_stop_seconds=entry.seconds("idle_stop_seconds", 0.0) or None,
         max_restarts=entry.whole("max_restarts", 3),
         probe_seconds=entry.seconds("probe_seconds", 30.0),
+        max_concurrency=entry.whole("max_concurrency", 0),
+        tool_concurrency=_limits(entry.table("tool_concurrency")),
     )
     if serving.prewarm and serving.share != "session":
         entry.refuse("prewarm", 'keeps copies for sessions to come, which works with share = "session" only')
     if serving.prewarm and serving.lazy:
         entry.refuse("prewarm", "keeps copies running and lazy runs none before the first call; set one of them")
     return serving
+
+
+def _limits(table: Table) -> dict[str, int]:
+    return {tool: table.whole(tool, 1, minimum=1) for tool in table.entries}

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from agentdock.calls import CallTimeout, ServerFailed, StartFailed, ToolInfo
+from agentdock.calls import Busy, CallTimeout, ServerFailed, StartFailed, ToolInfo
+from agentdock.queueing import FairQueue, places
 from agentdock.spec import ServerSpec
 from agentdock.states import ServerState, ServerStatus
 from agentdock.upstream import Upstream
@@ -61,6 +62,9 @@ class Pool:
         self._past_restarts = 0
         self._held = ""
         self._told: tuple[Any, ...] = ()
+        serving = spec.serving
+        self._queue = FairQueue(serving.max_concurrency) if serving.max_concurrency else None
+        self._tool_queues = {tool: FairQueue(limit) for tool, limit in serving.tool_concurrency.items()}
 
     @property
     def name(self) -> str:
@@ -73,6 +77,12 @@ class Pool:
     @property
     def num_calls(self) -> int:
         return sum(member.num_calls for member in self._copies())
+
+    @property
+    def num_waiting(self) -> int:
+        """Calls that wait for others to end."""
+        queues = [*self._tool_queues.values(), *([self._queue] if self._queue else [])]
+        return sum(queue.num_waiting for queue in queues)
 
     @property
     def total_restarts(self) -> int:
@@ -93,6 +103,7 @@ class Pool:
             missing=self.spec.missing(),
             kind=self.spec.kind,
             share=self.share,
+            num_waiting=self.num_waiting,
             num_copies=sum(copy.state is not ServerState.STOPPED for copy in copies),
             total_restarts=sum(copy.total_restarts for copy in copies),
         )
@@ -131,6 +142,26 @@ class Pool:
         for key in tuple(self._members):
             self._forget(key)
         self._note_change()
+
+    @asynccontextmanager
+    async def turn(self, tool: str, *, caller: str, deadline: float) -> AsyncIterator[None]:
+        """A place among the calls under way, fairly between callers; ``Busy`` if there is none by ``deadline``."""
+        queues = [queue for queue in (self._tool_queues.get(tool), self._queue) if queue is not None]
+        place = places(queues, caller)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await place.__aenter__()
+        except TimeoutError:
+            limits = " and ".join(str(queue.limit) for queue in queues)
+            raise Busy(
+                self.name,
+                f"a call to {tool!r} on tool server {self.name!r} waited to its deadline: "
+                f"{limits} may be under way at once, and {self.num_waiting} more wait",
+            ) from None
+        try:
+            yield
+        finally:
+            await place.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def copy_for(self, *, profile: str, session: str, deadline: float, tool: str) -> AsyncIterator[Upstream]:

@@ -35,7 +35,8 @@ class Serving:
     "check" only checks, "pass" sends what was given. ``share``: who has a copy of the server in common: "all", the
     callers of a "profile" or of a "session". A ``lazy`` server starts with the first call. ``prewarm`` copies wait for
     sessions to come. A copy that nobody called for ``idle_stop_seconds`` ends. After ``max_restarts`` without an
-    answered call in between calls are refused, and a start is tried at most every ``probe_seconds``.
+    answered call in between calls are refused, and a start is tried at most every ``probe_seconds``. So many calls of
+    the server (``max_concurrency``) and of each named tool (``tool_concurrency``) are under way at once; 0: no limit.
     """
 
     aliases: tuple[str, ...] = ()
@@ -46,6 +47,8 @@ class Serving:
     idle_stop_seconds: float | None = None
     max_restarts: int = 3
     probe_seconds: float = 30.0
+    max_concurrency: int = 0
+    tool_concurrency: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

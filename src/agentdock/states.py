@@ -47,6 +47,7 @@ class ServerStatus:
 
     ``share`` says who shares a copy of it; ``num_copies`` run, and ``pid`` is one of theirs. ``restarts`` are those
     since a call was last answered, ``total_restarts`` all of them.
+    ``num_waiting`` calls wait for a place.
     """
 
     name: str
@@ -60,3 +61,4 @@ class ServerStatus:
     share: str = "all"
     num_copies: int = 0
     total_restarts: int = 0
+    num_waiting: int = 0
