@@ -23,6 +23,7 @@ SERVE = "unit/test_cli_serve_options.py::"
 TRAIN = "unit/test_cli_train_options.py::"
 SUPERVISE = "unit/test_cli_supervise.py::"
 VIEW = "unit/test_cli_view.py::"
+BUDGET = "unit/test_cli_budget.py::"
 FILTERS = "unit/test_config_filters.py::"
 WEIGHTS = TRAIN + "test_it_changes_the_weights_after_three_steps[{}]"
 
@@ -72,6 +73,9 @@ EFFECTS = {
     "retrained_interval": TRAIN + "test_reuse_is_asked_of_the_store",
     "drop_staleness": TRAIN + "test_staleness_order_and_groups_are_asked_of_the_store",
     "sync_sampling": TRAIN + "test_staleness_order_and_groups_are_asked_of_the_store",
+    "budget": BUDGET + "test_budget_ends_sampling_at_its_limit",
+    "prices": BUDGET + "test_prices_say_what_was_spent_and_let_money_be_limited",
+    "budget_action": BUDGET + "test_budget_action_decides_what_follows_at_the_limit",
     "preset": FILTERS + "test_preset_sets_what_is_recommended_and_what_is_given_wins",
     "loss_calculater": WEIGHTS.format("loss_calculater"),
     "advantage_estimator": ROLLOUT + "test_adv_scaling_and_advantage_estimator_reach_the_rows",

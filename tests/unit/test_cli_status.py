@@ -266,8 +266,8 @@ NUMBER, TEXT = (int, float), str
 SCHEMA = {
     "": {
         **dict.fromkeys(("run", "place", "state"), TEXT),
-        **dict.fromkeys(("end", "step", "version", "planned_steps"), object),
-        **dict.fromkeys(("last_step", "queues", "spending"), dict),
+        **dict.fromkeys(("end", "step", "version", "planned_steps", "money"), object),
+        **dict.fromkeys(("last_step", "queues", "spending", "budget"), dict),
         **dict.fromkeys(("evaluations", "groups", "services", "workers", "waits"), list),
         **{"at": NUMBER, "streams_ended": bool},
     },
@@ -280,6 +280,7 @@ SCHEMA = {
         **{"num_slots": int, "num_done": int, "age_seconds": NUMBER},
     },
     "evaluations": {"step": int, "version": int, "success": NUMBER, "records": int, "unscored": int},
+    "budget": {"action": TEXT, "limits": dict, "reached": object},
     "services": {
         **dict.fromkeys(("url", "kind", "model", "status", "state", "last_error"), TEXT),
         **{"policy_version": int, "running": int, "age_seconds": NUMBER, "beat": NUMBER},
@@ -299,7 +300,8 @@ def test_the_json_keeps_its_keys_and_their_types_and_the_page_lists_them(tmp_pat
     parts = {
         "": told,
         "queues": told["queues"]["train"],
-        **{name: told[name][0] for name in SCHEMA if name not in ("", "queues")},
+        "budget": told["budget"],
+        **{name: told[name][0] for name in SCHEMA if name not in ("", "queues", "budget")},
     }
     for name, schema in SCHEMA.items():
         assert {key: parts[name][key] for key in schema if not isinstance(parts[name][key], schema[key])} == {}, name

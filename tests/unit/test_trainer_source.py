@@ -13,7 +13,8 @@ from trainer_help import KeepingPublisher, ids, write_model
 
 from agentrl.algo import GroupMember, judge_group
 from agentrl.batch.rows import build_row
-from agentrl.config import AlgoOptions, CheckpointOptions, ModelOptions, OptimOptions
+from agentrl.config import AlgoOptions, Budget, CheckpointOptions, ModelOptions, OptimOptions
+from agentrl.config.budget import Prices
 from agentrl.errors import ConfigError, WaitTimeout
 from agentrl.models.load import Policy, load_policy
 from agentrl.models.logprobs import token_logprobs
@@ -38,6 +39,8 @@ from agentrl.types import (
 from agentrl.weights.base import Publication
 
 GROUPS, SIBLINGS = 2, 3
+PRICES = {"per_million_prompt_tokens": 0.0, "per_million_sampled_tokens": 0.0, "per_call": 0.5}
+BUDGET = Budget(limits={"calls": 1000.0}, prices=Prices(currency="EUR", model=PRICES, tools={}))
 
 
 def open_run(tmp_path: Path) -> BlockingStore:
@@ -204,9 +207,10 @@ def test_a_run_trains_every_group_with_a_signal_and_ends_with_the_stream(tmp_pat
     publisher, steps = KeepingPublisher(), Steps()
     with open_run(tmp_path) as store, sampling(tmp_path, publisher, flat=("q1",)):
         push(store, 6)
-        source = StoreBatchSource(store, source_options())
+        source = StoreBatchSource(store, source_options(budget=BUDGET))
         done = train(train_config(tmp_path), source, publisher, Telemetry([steps]))
         source.close()
+        spent = store.call(store.store.spending)
         states = store.call(store.store.row_states)  # type: ignore[attr-defined]
         versions = store.call(store.store.find, "version")
         workers = store.call(store.store.workers)
@@ -226,6 +230,10 @@ def test_a_run_trains_every_group_with_a_signal_and_ends_with_the_stream(tmp_pat
         assert 0 <= event["staleness"] <= event["staleness_max"] <= 2
         assert event["seconds/wait_batch"] >= 0
         assert event["trained_tokens"] == event["batch/trained_tokens"]
+        assert event["budget/calls"] == pytest.approx(event["spent/calls"] / 1000)
+        assert event["spent/money"] == pytest.approx(event["spent/calls"] / 2)
+    calls = [event["spent/calls"] for event in steps.events]
+    assert 0 < calls[0] < calls[-1] == spent["calls"]
     assert sum(event["logprob_gap_tokens"] for event in steps.events) > 0
     assert max(event.get("logprob_gap_max", 0.0) for event in steps.events) < 1e-4
 

@@ -34,7 +34,14 @@ from agentrl.types import Record, Split, Task
 from agenttoleap.stats import ERROR, summarize
 
 RESULTS = "results.json"
-NOT_TRAINED = ("--train_file=", "--resume_from_checkpoint=", "--eval_strategy=steps", "--await_weights=false")
+NO_BUDGET = ("--budget=", "--budget_action=stop")
+NOT_TRAINED = (
+    "--train_file=",
+    "--resume_from_checkpoint=",
+    "--eval_strategy=steps",
+    "--await_weights=false",
+    *NO_BUDGET,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,6 +67,8 @@ def configured(argv: Sequence[str]) -> RunConfig:
     """
     run, flags = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     given = parse(flags)
+    if "budget" in given.asked.given:
+        raise ConfigError("held-out tasks are played whatever they cost: leave it out", setting="--budget")
     output = Path(given.run.output_dir)
     options: list[str] = []
     own_engine = [] if given.engine.engine_url else ["--engine_url"]
@@ -78,7 +87,7 @@ def configured(argv: Sequence[str]) -> RunConfig:
         "db_connection_string": given.run.db_connection_string,
     }
     placed = [f"--{option}={value}" for option, value in own.items()]
-    return parse([*options, *flags, *own_engine, *placed, *NOT_TRAINED])
+    return parse([*options, *flags, *own_engine, *placed, *NOT_TRAINED, *NO_BUDGET])
 
 
 def parse(flags: Sequence[str]) -> RunConfig:

@@ -43,6 +43,7 @@ def check_sampling_side(config: RunConfig) -> None:
         raise ConfigError("a run needs a name", setting="--run_name")
     check_model(config)
     check_tools(config)
+    config.read_budget()
     load_scorer_module(config.tasks.scorer_module)
 
 

@@ -11,6 +11,7 @@ from agentrl.cli.evaluation import Evaluation
 from agentrl.cli.feed import planned_steps
 from agentrl.cli.view import show_trajectory
 from agentrl.config import RunConfig
+from agentrl.rollout.budget import BUDGET_REACHED, SET_ASIDE
 from agentrl.store import Store
 from agentrl.types import Record, RowStatus, Split, TaskStatus
 
@@ -54,8 +55,12 @@ async def warnings(config: RunConfig, store: Store) -> list[str]:
     steps = last.step if last else 0
     tasks = await store.count("task", split=Split.TRAIN)
     silent = await store.count("task", split=Split.TRAIN, status=TaskStatus.ABANDONED, reason="no_signal")
+    unplayed = await store.count("task", split=Split.TRAIN, status=TaskStatus.ABANDONED, reason=SET_ASIDE)
+    reached = await store.get_state(BUDGET_REACHED)
     said = []
-    if steps == 0 and tasks:
+    if reached is not None and unplayed:
+        said.append(f"the budget is used up ({reached['used_up']}), so {unplayed} groups were not played")
+    elif steps == 0 and tasks:
         said.append(f"nothing was trained: in {silent} of {tasks} groups all episodes scored the same")
     elif steps < planned_steps(config, tasks // config.tasks.num_train_epochs):
         said.append(

@@ -36,9 +36,11 @@ from agentrl.cli.supervise import Supervisor
 from agentrl.cli.view import MetricsTail, RunView, View
 from agentrl.config import EngineOptions, RunConfig
 from agentrl.errors import ConfigError, Interrupted, ProcessDied
+from agentrl.rollout.budget import BUDGET_REACHED, give_back_set_aside
+from agentrl.rollout.budget import way_on as budget_way_on
 from agentrl.store import Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry
-from agentrl.types import ServiceStatus, Split, Task
+from agentrl.types import ServiceStatus, Split, Task, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +168,7 @@ async def forget_earlier_start(store: Store) -> None:
         if service.status is not ServiceStatus.DOWN:
             await store.put_service(replace(service, status=ServiceStatus.DOWN))
     await store.set_state(TRAINING_ENDED, False)
+    await give_back_set_aside(store)
 
 
 def start_children(config: RunConfig, supervisor: Supervisor, view: RunView, *, with_trainer: bool) -> None:
@@ -256,9 +259,8 @@ class Watch:
         try:
             while not task.done():
                 await asyncio.wait({task}, timeout=WATCH_SECONDS)
-                self.supervisor.check()
                 workers = await self.store.workers()
-                self.supervisor.check_beats(workers, limit_seconds=self.heartbeat_timeout)
+                await self._check_children(workers)
                 self.view.refresh(workers)
                 if self.interrupted.is_set():
                     self.view.say(f"interrupted: {self.on_interrupt}")
@@ -266,3 +268,15 @@ class Watch:
             return task.result()
         finally:
             task.cancel()
+
+    async def _check_children(self, workers: Sequence[Worker]) -> None:
+        """A sampler that ended because the budget pauses the run is no death: the trainer saves, as after Ctrl-C."""
+        try:
+            self.supervisor.check()
+            self.supervisor.check_beats(workers, limit_seconds=self.heartbeat_timeout)
+        except ProcessDied:
+            reached = await self.store.get_state(BUDGET_REACHED)
+            if reached is None or reached["action"] != "pause":
+                raise
+            self.interrupted.set()
+            raise Interrupted(f"paused: {budget_way_on(reached['used_up'])}") from None

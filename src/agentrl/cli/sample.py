@@ -20,10 +20,12 @@ from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_scorers, check_tools
 from agentrl.cli.presence import Heart, this_worker
 from agentrl.cli.tool_restarts import restarts_told
-from agentrl.config import RunConfig
+from agentrl.config import Budget, RunConfig
+from agentrl.config.names import nearest
 from agentrl.engine.base import TokenEngine
 from agentrl.engine.pool import EnginePool
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, Interrupted
+from agentrl.rollout.budget import BUDGET_EVENT, BudgetGuard, way_on
 from agentrl.rollout.fleet import FleetWatch
 from agentrl.rollout.group import GroupRunner
 from agentrl.rollout.pace import Pace
@@ -82,6 +84,8 @@ async def sample(config: RunConfig) -> None:
         logger.info("sampling with %d tools from %s", len(toolset.specs), ", ".join(urls))
         async with restarts_told(toolset, telemetry):
             await sampler.run()
+        if sampler.budget.paused:
+            raise Interrupted(way_on(sampler.budget.used_up))
         logger.info("sampled %d groups", sampler.num_groups)
     finally:
         await heart.stop()
@@ -136,7 +140,26 @@ def build_sampler(
             retrained_interval=config.pacing.retrained_interval,
         ),
         fleet=FleetWatch(store, worker, engines, registered=not config.engine.engine_url),
+        budget=BudgetGuard(store, budget_of(config, toolset), tell=partial(tell_budget, telemetry)),
     )
+
+
+def budget_of(config: RunConfig, toolset: Toolset) -> Budget:
+    """The budget, whose tools are all there."""
+    budget, known = config.read_budget(), [spec.name for spec in toolset.specs]
+    for tool in budget.tools:
+        if tool not in known:
+            raise ConfigError(
+                f"tool_calls/{tool}: there is no tool {tool!r}{nearest(tool, known)}; the servers of --mcp_manager_url "
+                f"have {', '.join(known) or 'none'}",
+                setting="--budget",
+            )
+    return budget
+
+
+def tell_budget(telemetry: Telemetry, text: str) -> None:
+    logger.warning("%s", text)
+    telemetry.event(BUDGET_EVENT, text=text)
 
 
 def report(telemetry: Telemetry, window: TimingsWindow, record: Record) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.cli.evaluation import evaluations
 from agentrl.cli.presence import RUN_END
-from agentrl.config import RunConfig
+from agentrl.config import Budget, RunConfig
+from agentrl.config.budget import read_limits
+from agentrl.errors import ConfigError
+from agentrl.rollout.budget import BUDGET_REACHED
 from agentrl.store import QueueCounts, RunningGroup, Store
 from agentrl.store.base import HEARTBEAT_SECONDS
 from agentrl.store.registry import process_lives
 from agentrl.types import InferenceService, ServiceStatus, Split, WeightVersion, Worker
+
+logger = logging.getLogger(__name__)
 
 LATE_SECONDS = 2.5 * HEARTBEAT_SECONDS
 """A beat older than this missed at least one."""
@@ -45,6 +51,9 @@ class Standing:
     evaluations: Sequence[Mapping[str, float]] = ()
     """Finished rounds of held-out tasks, oldest first: step, version, success, records, unscored."""
     planned_steps: int | None = None
+    budget: Budget = field(default_factory=Budget)
+    budget_reached: Mapping[str, Any] | None = None
+    """used_up, action, at."""
 
     @property
     def state(self) -> str:
@@ -89,6 +98,8 @@ async def look(store: Store, *, place: str, folder: Path | None, config: RunConf
         last_step=last_step(folder / "metrics.jsonl") if folder is not None else {},
         evaluations=await evaluations(store),
         planned_steps=planned(config, queues[Split.TRAIN]),
+        budget=budget_of(config),
+        budget_reached=await store.get_state(BUDGET_REACHED),
     )
 
 
@@ -106,6 +117,17 @@ def planned(config: RunConfig | None, train: QueueCounts) -> int | None:
         return config.optim.max_steps
     pushed = train.unfinished + train.completed + sum(train.abandoned.values())
     return math.ceil(pushed * config.pacing.max_trained_count / config.groups_per_step) or None
+
+
+def budget_of(config: RunConfig | None) -> Budget:
+    """Without the file of prices, which may be elsewhere, what needs no price."""
+    try:
+        return config.read_budget() if config is not None else Budget()
+    except ConfigError as error:
+        logger.warning("%s; money is left out", error)
+        assert config is not None
+        limits = {name: most for name, most in read_limits(config.spending.budget).items() if name != "money"}
+        return Budget(limits=limits, action=config.spending.budget_action)
 
 
 def last_step(path: Path) -> dict[str, float]:
@@ -165,4 +187,19 @@ def as_json(standing: Standing, waits: Sequence[str]) -> dict[str, Any]:
         ],
         "waits": list(waits),
         "spending": dict(standing.spending),
+        "money": money(standing),
+        "budget": {
+            "action": standing.budget.action,
+            "limits": {
+                name: {"limit": standing.budget.limits[name], "used": used}
+                for name, used in standing.budget.used(standing.spending).items()
+            },
+            "reached": standing.budget_reached,
+        },
     }
+
+
+def money(standing: Standing) -> float | None:
+    """What was spent, None without ``--prices``."""
+    prices = standing.budget.prices
+    return None if prices is None else prices.cost(standing.spending)

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from agentrl.cli.standing import Standing, service_state, worker_state
 from agentrl.cli.waits import duration, name
+from agentrl.config.budget import money_text
+from agentrl.rollout.budget import what_follows
 from agentrl.store import QueueCounts
 from agentrl.types import Split
 
@@ -48,7 +50,9 @@ def parts(standing: Standing, waits: Sequence[str]) -> Iterator[RenderableType]:
     if standing.workers:
         yield section("Processes", workers(standing))
     if standing.spending:
-        yield section("Spent", Text(spent(standing.spending)))
+        yield section("Spent", Text(spent(standing)))
+    if standing.budget.limits or standing.budget_reached:
+        yield section("Budget", Text(budget(standing)))
     if waits:
         yield section("Who waits for whom", bullets(waits))
 
@@ -188,8 +192,22 @@ def workers(standing: Standing) -> Table:
     return made
 
 
-def spent(spending: Mapping[str, float]) -> str:
-    """Model calls and tokens first, then calls by tool, then whatever else was counted."""
+def budget(standing: Standing) -> str:
+    """What was used of each limit, and what becomes of the run at one of them."""
+    limits, spending = standing.budget, standing.spending
+    said = [
+        f"{limits.in_words(name, spending)} ({used / limits.limits[name]:.0%})"
+        for name, used in limits.used(spending).items()
+    ]
+    reached = standing.budget_reached
+    if reached is None:
+        return f"{', '.join(said)}; then {limits.action}"
+    return "\n".join([*([", ".join(said)] if said else []), what_follows(reached["used_up"], reached["action"])])
+
+
+def spent(standing: Standing) -> str:
+    """Money and model calls first, then tokens, calls by tool, and whatever else was counted."""
+    spending, prices = standing.spending, standing.budget.prices
     known = ("calls", "prompt_tokens", "sampled_tokens")
     said = [
         f"{spending[name]:,.0f} {'model calls' if name == 'calls' else name.replace('_', ' ')}"
@@ -201,6 +219,8 @@ def spent(spending: Mapping[str, float]) -> str:
         each = ", ".join(f"{name} {num:,.0f}" for name, num in sorted(by_tool.items()))
         said.append(f"{sum(by_tool.values()):,.0f} tool calls ({each})")
     rest = {name: num for name, num in spending.items() if name not in known and not name.startswith(TOOL_CALLS)}
+    if prices is not None:
+        said.insert(0, f"{money_text(prices.cost(spending))} {prices.currency}")
     return ", ".join([*said, *(f"{num:,.6g} {name}" for name, num in sorted(rest.items()))])
 
 

@@ -51,6 +51,7 @@ def start_screen(config: RunConfig, train: Sequence[Task] | None, held_out: Sequ
         "advantage": f"{config.algo.advantage_estimator}: {ESTIMATORS[config.algo.advantage_estimator]}",
         "staleness": staleness(config),
         "reuse": reuse(config),
+        "budget": budget(config),
         "preset": preset(config),
     }
     return [line for label, text in lines.items() for line in laid_out(label, text)]
@@ -102,6 +103,12 @@ def reuse(config: RunConfig) -> str:
         return ""
     apart = counted(config.pacing.retrained_interval, "step")
     return f"each group is trained {config.pacing.max_trained_count} times, {apart} apart"
+
+
+def budget(config: RunConfig) -> str:
+    limits = config.read_budget()
+    said = [f"{limits.shown(name, most)} {limits.unit(name)}" for name, most in limits.limits.items()]
+    return f"{', '.join(said)}; then {limits.action}" if said else ""
 
 
 def preset(config: RunConfig) -> str:

@@ -163,6 +163,7 @@ def source_options(config: RunConfig) -> SourceOptions:
         in_order=config.pacing.sync_sampling,
         max_trained_count=config.pacing.max_trained_count,
         retrained_interval=config.pacing.retrained_interval,
+        budget=config.read_budget(),
         wait_timeout_seconds=config.engine.wait_timeout,
         sampler_timeout_seconds=config.engine.sampler_timeout,
     )

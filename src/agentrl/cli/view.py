@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.cli.tool_restarts import TOOL_RESTART, as_sentence
+from agentrl.rollout.budget import BUDGET_EVENT
 from agentrl.types import DispatchedSamplingTask, Message, Record, Worker
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -92,6 +93,8 @@ class RunView:
                 self.say(f"held-out success at step {event['step']}: {event['success']:.3f}")
             if event["kind"] == TOOL_RESTART:
                 self.say(Text(as_sentence(event), style="yellow"))
+            if event["kind"] == BUDGET_EVENT:
+                self.say(Text(event["text"], style="yellow"))
             if event["kind"] == "step":
                 self._steps.append(
                     {**event, "success": mean(self._scores) if self._scores else None, "turns": mean(self._turns)}

@@ -1,8 +1,10 @@
 """Options of a run: groups of dataclasses, flags and YAML, checked before anything starts."""
 
+from agentrl.config.budget import Budget
 from agentrl.config.groups import (
     AlgoOptions,
     AsyncOptions,
+    BudgetOptions,
     CheckpointOptions,
     EngineOptions,
     ModelOptions,
@@ -21,6 +23,8 @@ from agentrl.config.sft import SftConfig
 __all__ = [
     "AlgoOptions",
     "AsyncOptions",
+    "Budget",
+    "BudgetOptions",
     "CheckpointOptions",
     "EngineOptions",
     "ModelOptions",

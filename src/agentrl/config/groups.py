@@ -106,6 +106,19 @@ class AsyncOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetOptions:
+    """Budget"""
+
+    budget: str = option("", "limits: tokens=2e6,tool_calls=1e5,tool_calls/NAME=500,money=20; empty: none")
+    prices: str = option("", "TOML file of what tokens and calls cost; money needs it")
+    budget_action: str = option(
+        "stop",
+        "at a limit: stop sampling and end well, pause (end, to go on later), or warn",
+        choices=("stop", "pause", "warn"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlgoOptions:
     """Algorithm"""
 

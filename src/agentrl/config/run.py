@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from agentrl.config.budget import Budget, read_limits, read_prices
 from agentrl.config.fates import FATES
 from agentrl.config.groups import (
     AlgoOptions,
     AsyncOptions,
+    BudgetOptions,
     CheckpointOptions,
     EngineOptions,
     ModelOptions,
@@ -48,6 +50,7 @@ class RunConfig:
     rollout: RolloutOptions
     tools: ToolOptions
     pacing: AsyncOptions
+    spending: BudgetOptions
     algo: AlgoOptions
     optim: OptimOptions
     checkpoint: CheckpointOptions
@@ -103,6 +106,16 @@ class RunConfig:
     def max_staleness(self) -> int:
         return 0 if self.pacing.sync_sampling else self.pacing.max_staleness
 
+    def read_budget(self) -> Budget:
+        """Limits and prices; raise ``ConfigError`` when the file of prices cannot be used."""
+        options = self.spending
+        limits = read_limits(options.budget)
+        prices = read_prices(Path(options.prices), self.model.model_name) if options.prices else None
+        budget = Budget(limits=limits, prices=prices, action=options.budget_action)
+        if "money" in limits and prices is not None and not prices.costs_anything:
+            raise ConfigError(f"{options.prices} has no price above 0, so money limits nothing", setting="--prices")
+        return budget
+
     @property
     def evaluates(self) -> bool:
         return bool(self.tasks.eval_file) and self.checkpoint.eval_strategy != "no"
@@ -129,6 +142,7 @@ GROUPS = (
     RolloutOptions,
     ToolOptions,
     AsyncOptions,
+    BudgetOptions,
     AlgoOptions,
     OptimOptions,
     CheckpointOptions,
@@ -183,6 +197,7 @@ def check(config: RunConfig) -> None:
     if config.pacing.sync_sampling and config.pacing.max_staleness > 1:
         raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
     check_reuse(config.pacing)
+    check_spending(config)
 
 
 def check_reuse(pacing: AsyncOptions) -> None:
@@ -203,6 +218,16 @@ def check_reuse(pacing: AsyncOptions) -> None:
             f"--drop_staleness to {oldest}",
             setting="--max_trained_count",
         )
+
+
+def check_spending(config: RunConfig) -> None:
+    """The file of prices is read when a command needs it: a saved configuration may outlive it."""
+    options = config.spending
+    limits = read_limits(options.budget)
+    if "money" in limits and not options.prices:
+        raise ConfigError("money needs the file of prices: add --prices FILE.toml", setting="--budget")
+    if not limits and options.budget_action != BudgetOptions().budget_action:
+        raise ConfigError("has no effect without a limit: add --budget, or leave it out", setting="--budget_action")
 
 
 def check_ranges(config: RunConfig) -> None:

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentrl.config import Budget
 from agentrl.errors import GatewayError, LeaseLost, WaitTimeout
+from agentrl.rollout.budget import BudgetGuard
 from agentrl.rollout.fleet import FleetWatch
 from agentrl.rollout.group import GroupRunner
 from agentrl.rollout.waiting import awaited
@@ -32,7 +34,7 @@ LOOK_SECONDS = 1.0
 
 class MCPSampler:
     """Plays groups with MCP tools, as many at once as the runner's pace wants; ``admission`` None takes whatever is
-    there. Without ``fleet`` it is the only sampler, on one engine."""
+    there. Without ``fleet`` it is the only sampler, on one engine; without ``budget`` nothing is limited."""
 
     def __init__(
         self,
@@ -41,10 +43,12 @@ class MCPSampler:
         *,
         admission: Admission | None,
         fleet: FleetWatch | None = None,
+        budget: BudgetGuard | None = None,
     ) -> None:
         self._runner = runner
         self._worker = worker
         self._admission = admission
+        self.budget = budget or BudgetGuard(runner.store, Budget())
         self._fleet = fleet or FleetWatch(runner.store, worker, registered=False)
         self._drain_seconds = 0.0
         self._stop = asyncio.Event()
@@ -65,8 +69,10 @@ class MCPSampler:
         self._runner.pace.freed.set()
 
     async def run(self) -> None:
-        """Return when the stream has ended or ``stop`` was called; raise what ends the run (a tool server for good)."""
+        """Return when the stream has ended, ``stop`` was called, or the budget pauses the run; raise what ends the run
+        (a tool server for good)."""
         await self._store.heartbeat(self._worker)
+        await self.budget.begin()
         await self._look()
         watches = [self._beat(), self._watch_tools(), self._watch_fleet()]
         beside = [asyncio.create_task(watch) for watch in watches]
@@ -89,7 +95,7 @@ class MCPSampler:
         idle = IDLE_SECONDS
         try:
             async with asyncio.TaskGroup() as groups:
-                while not self._stop.is_set():
+                while not self._stop.is_set() and await self.budget.may_claim():
                     room, num_started = await self._start_groups(groups)
                     if room and not num_started and await stream_ended(self._store):
                         break
@@ -173,7 +179,7 @@ class MCPSampler:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
-            waiting = "" if self._claims else await awaited(self._store, self._admission)
+            waiting = "" if self._claims else self.budget.awaits or await awaited(self._store, self._admission)
             await self._store.heartbeat(replace(self._worker, waiting_for=waiting))
 
     async def _watch_fleet(self) -> None:

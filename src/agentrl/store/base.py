@@ -187,6 +187,14 @@ class Store(Protocol):
         """Write verdict, task status and rows (``ready``) once; False when the group was finalised before."""
         ...
 
+    async def set_aside(self, split: Split, reason: str) -> int:
+        """Abandon, under ``reason``, every group of ``split`` that nobody has claimed. Returns how many."""
+        ...
+
+    async def take_back(self, split: Split, reason: str) -> int:
+        """Groups abandoned under ``reason`` may be claimed again, under their old ``seq``. Returns how many."""
+        ...
+
     async def release(self, claim: Claim) -> None:
         """Give a group back unfinished (shutdown); its next owner keeps the terminal records."""
         ...

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
-from agentrl.store import codec, counters, documents, leases, records, refills, registry, steps
+from agentrl.store import aside, codec, counters, documents, leases, records, refills, registry, steps
 from agentrl.store.base import (
     LEASE_SECONDS,
     MAX_ATTEMPTS,
@@ -155,6 +155,14 @@ class SqliteStore:
         lease, text = self._lease(claim), codec.verdict_text(verdict, f"verdict of {claim.task.id}")
         packed = await asyncio.to_thread(lambda: [(row, documents.data_row_columns(row)) for row in rows])
         return await self._write(lambda db: records.finalize_group(db, lease, verdict, text, packed))
+
+    async def set_aside(self, split: Split, reason: str) -> int:
+        text = codec.text(reason)
+        return await self._write(lambda db: aside.set_aside(db, self.run, str(split), text, self._clock()))
+
+    async def take_back(self, split: Split, reason: str) -> int:
+        text = codec.text(reason)
+        return await self._write(lambda db: aside.take_back(db, self.run, str(split), text, self._clock()))
 
     async def release(self, claim: Claim) -> None:
         lease = self._lease(claim)

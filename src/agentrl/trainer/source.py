@@ -12,11 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.batch.plan import StepPlan, plan_step
-from agentrl.config import AlgoOptions, OptimOptions
+from agentrl.config import AlgoOptions, Budget, OptimOptions
 from agentrl.errors import ConfigError, WaitTimeout
 from agentrl.store.base import HEARTBEAT_SECONDS, Taken, TakeRule
 from agentrl.store.blocking import BlockingStore
@@ -47,6 +47,7 @@ class SourceOptions:
     in_order: bool = False
     max_trained_count: int = 1
     retrained_interval: int = 1
+    budget: Budget = field(default_factory=Budget)
     wait_timeout_seconds: float = 600.0
     sampler_timeout_seconds: float = 30.0
 
@@ -193,11 +194,20 @@ class StoreBatchSource:
         if self._options.max_trained_count > 1:
             values["groups_again"] = float(len({row.task for row in taken.rows if row.trained_count}))
         values |= {f"dropped/{reason}": float(count) for reason, count in taken.dropped.items()}
+        values |= self._spent()
         rewards = self._ended.rewards([row.seq for row in taken.rows])
         if rewards:
             values["reward"] = sum(rewards) / len(rewards)
             values["reward_records"] = float(len(rewards))
         return Batch(step=taken.step, microbatches=plan.microbatches, metrics=values)
+
+    def _spent(self) -> dict[str, float]:
+        """Of the whole run until now; ``budget/NAME`` is the used part of a limit."""
+        totals, budget = self._store.call(self._store.store.spending), self._options.budget
+        spent = {f"spent/{name}": amount for name, amount in totals.items()}
+        if budget.prices is not None:
+            spent["spent/money"] = budget.prices.cost(totals)
+        return spent | {f"budget/{name}": used / budget.limits[name] for name, used in budget.used(totals).items()}
 
     # --- Heartbeat and waiting ---------------------------------------------------------------------------------------
 
