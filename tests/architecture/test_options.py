@@ -15,6 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 CONFIG = "unit/test_config_run.py::"
 EVALUATION = "unit/test_cli_evaluation.py::"
 FEED = "unit/test_cli_feed.py::"
+FEEDER = "unit/test_cli_feeder.py::"
 PREFLIGHT = "unit/test_cli_preflight.py::"
 ROLLOUT = "unit/test_cli_rollout_options.py::"
 LAUNCH = "unit/test_ranks_launch.py::"
@@ -44,6 +45,7 @@ EFFECTS = {
     "train_file": FEED + "test_a_sampler_alone_pushes_the_files_it_is_given_and_ends_the_streams",
     "eval_file": FEED + "test_a_sampler_alone_pushes_the_files_it_is_given_and_ends_the_streams",
     "num_train_epochs": ROLLOUT + "test_num_train_epochs_samples_every_task_so_often",
+    "task_sampling": FEEDER + "test_task_sampling_difficulty_spends_the_groups_where_there_is_signal",
     "scorer_module": PREFLIGHT + "test_scorer_module_makes_its_scorers_known",
     "default_prompt": ROLLOUT + "test_default_prompt_asks_for_the_answer_format",
     "num_generations": ROLLOUT + "test_num_generations_is_the_size_of_a_training_group",
@@ -80,6 +82,8 @@ EFFECTS = {
     "loss_calculater": WEIGHTS.format("loss_calculater"),
     "advantage_estimator": ROLLOUT + "test_adv_scaling_and_advantage_estimator_reach_the_rows",
     "drop_zero_advantage": ROLLOUT + "test_drop_zero_advantage_decides_whether_equal_scores_are_trained",
+    "dynamic_sampling": FEEDER + "test_dynamic_sampling_fills_every_planned_step_and_without_it_steps_are_lost",
+    "dynamic_sampling_limit": FEEDER + "test_dynamic_sampling_limit_trains_smaller_steps_and_counts_what_is_missing",
     "adv_scaling": ROLLOUT + "test_adv_scaling_and_advantage_estimator_reach_the_rows",
     "minimal_advantage": FILTERS + "test_minimal_advantage_leaves_out_what_is_lower_and_zero_is_a_value",
     "skip_non_positive_advantage": FILTERS + "test_skip_non_positive_advantage_trains_what_is_above_zero",

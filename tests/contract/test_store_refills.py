@@ -114,11 +114,11 @@ async def test_a_step_that_finds_no_signal_at_all_is_left_out_and_training_goes_
     await play_out(store, "nnn")
     assert await pair(store, 1, 1) is None
     counts = await store.queue(Split.TRAIN)
-    assert (counts.charged, counts.short, counts.lost) == (3, 2, 0)
+    assert (counts.charged, counts.short, counts.left_out, counts.lost) == (3, 0, 2, 0)
     assert await pair(store, 1, 1) is None
     await play_out(store, "ss")
     taken = await must_take(store, 1, groups=2, max_refills=1)
-    assert (taken.num_groups, taken.lost, taken.short) == (2, 3, 2)
+    assert (taken.num_groups, taken.lost, taken.short, taken.left_out) == (2, 3, 0, 2)
     await store.close()
 
 
@@ -139,6 +139,20 @@ async def test_admission_keeps_its_distance_behind_a_smaller_step(open_backend: 
     await publish(store, 1)
     assert (await must_claim(store, admission=PAIRS)).task.seq == 4
     assert await claim_train(store, admission=PAIRS) is None, "it would run ahead by the place that stayed free"
+    await store.close()
+
+
+@scenario
+async def test_admission_goes_on_behind_a_step_that_was_left_out(open_backend: Open) -> None:
+    """No version is published for it, so its groups are only losses."""
+    store = await open_backend()
+    await begin(store, 20)
+    for _ in range(3):
+        await lose(store, await must_claim(store, admission=PAIRS))
+    assert await pair(store, 1, 1) is None
+    for seq in (3, 4):
+        assert (await must_claim(store, admission=PAIRS)).task.seq == seq
+    assert await claim_train(store, admission=PAIRS) is None
     await store.close()
 
 
@@ -166,9 +180,13 @@ async def test_a_rewind_gives_back_what_later_steps_were_charged(open_backend: O
             await publish(store, step)
     before = await store.queue(Split.TRAIN)
     assert (before.charged, before.short, before.lost) == (3, 2, 1)
+    await pair(store, 3, 0)
+    await play_out(store, "n")
+    await pair(store, 3, 0)
+    assert (await store.queue(Split.TRAIN)).left_out == 2
     await store.rewind(1, 1)
     after = await store.queue(Split.TRAIN)
-    assert (after.charged, after.short, after.lost) == (2, 1, 2)
+    assert (after.charged, after.short, after.left_out, after.lost) == (2, 1, 0, 3)
     again = await must_take(store, 2, groups=2, max_refills=0)
     assert (again.num_groups, seqs(again)) == (1, [4, 4])
     await store.close()

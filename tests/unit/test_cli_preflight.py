@@ -71,6 +71,23 @@ def test_tasks_are_read_and_held_out_ones_only_where_they_are_evaluated(tmp_path
     assert not check_before_start(configured(tmp_path, train))[1]
 
 
+def test_weights_have_to_be_there_readable_and_of_some_effect(tmp_path: Path) -> None:
+    flag = "--task_sampling=weights"
+
+    def file(name: str, **row: Any) -> str:
+        return f"--train_file={write(tmp_path / f'{name}.jsonl', **row)}"
+
+    said = refusal(tmp_path, file("bare"), flag)
+    assert "--task_sampling weights: no task of" in said
+    assert "bare.jsonl has a field weight, so all would be sampled equally often" in said
+    assert "has weight 0: none would be sampled" in refusal(tmp_path, file("zero", weight=0), flag)
+    said = refusal(tmp_path, file("text", weight="high"), flag)
+    assert said == "--task_sampling weights: task text: weight 'high' is no number of 0 or more"
+    check_before_start(configured(tmp_path, file("text", weight="high")))
+    check_before_start(configured(tmp_path, file("row", weight=2.5), flag))
+    check_before_start(configured(tmp_path, file("metadata", metadata={"weight": 3}), flag))
+
+
 OWN_SCORER = """
 from agentrl.scoring import MCPScorerFactory
 

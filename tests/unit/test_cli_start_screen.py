@@ -118,3 +118,11 @@ def test_what_has_no_effect_is_a_line_that_fits() -> None:
         assert bool(row.note) == bool(row.noted), row.name
         assert len(row.name) + len(row.note) <= WIDTH - len("no effect  --: "), row.name
         assert (row.fate is Fate.OWED) == bool(row.issue), row.name
+
+
+def test_what_chooses_tasks_and_replaces_groups_is_shown(tmp_path: Path) -> None:
+    assert line(tmp_path, "tasks", "--task_sampling=difficulty") == "10 x 1 epoch, by difficulty; no evaluation"
+    assert line(tmp_path, "tasks").startswith("10 x 1 epoch; ")
+    flags = ("--groups_per_step=2", "--dynamic_sampling=true")
+    assert line(tmp_path, "step", *flags).endswith("; 5 steps; up to 6 refills")
+    assert line(tmp_path, "step", "--groups_per_step=2").endswith("; 5 steps")

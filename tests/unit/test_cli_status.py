@@ -273,7 +273,15 @@ SCHEMA = {
     },
     "queues": {
         **dict.fromkeys(("created", "running", "completed", "empty", "ready", "taken", "trained"), int),
-        **{"abandoned": dict, "dropped": dict, "pushed_again": int, "fresh_taken": int, "charged": int, "short": int},
+        **{
+            "abandoned": dict,
+            "dropped": dict,
+            "pushed_again": int,
+            "fresh_taken": int,
+            "charged": int,
+            "short": int,
+            "left_out": int,
+        },
     },
     "groups": {
         **dict.fromkeys(("task", "split", "owner"), TEXT),

@@ -184,6 +184,12 @@ def test_reuse_is_asked_of_the_store(tmp_path: Path) -> None:
     assert [(rule.max_trained_count, rule.retrained_interval) for rule in rules] == [(1, 1), (3, 2)]
 
 
+def test_refills_are_asked_of_the_store(tmp_path: Path) -> None:
+    flags = ("--dynamic_sampling=true", "--dynamic_sampling_limit=5")
+    rules = [rule_of(configured(tmp_path, "--wait_timeout=0.05", *given)) for given in ((), flags[:1], flags)]
+    assert [rule.max_refills for rule in rules] == [None, 3 * rules[0].num_groups, 5]
+
+
 def test_wait_timeout_ends_the_wait_for_a_batch(tmp_path: Path) -> None:
     begun = time.monotonic()
     rule_of(configured(tmp_path, "--wait_timeout=0.05"))

@@ -41,6 +41,9 @@ def placed(config: RunConfig, task: Task, split: Split, epoch: int, num_slots: i
 
 def planned_steps(config: RunConfig, num_tasks: int) -> int:
     """Steps the tasks give, unless ``max_steps`` says so."""
-    uses = num_tasks * config.tasks.num_train_epochs * config.pacing.max_trained_count
-    given = math.ceil(uses / config.groups_per_step)
+    return steps_of_groups(config, num_tasks * config.tasks.num_train_epochs)
+
+
+def steps_of_groups(config: RunConfig, num_groups: int) -> int:
+    given = math.ceil(num_groups * config.pacing.max_trained_count / config.groups_per_step)
     return config.optim.max_steps if config.optim.max_steps > 0 else given

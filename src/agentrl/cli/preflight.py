@@ -15,6 +15,7 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.scoring import load_scorer_module, require_scorer
 from agentrl.store import open_store
+from agentrl.tasks.choice import weight_of
 from agentrl.tools.sources import parse_sources
 from agentrl.types import Task
 
@@ -27,6 +28,7 @@ def check_before_start(config: RunConfig) -> tuple[list[Task], list[Task]]:
     check_training(config)
     train = read_tasks(config.tasks.train_file, "--train_file")
     check_scorers(train, config.tasks.train_file)
+    check_task_sampling(config, train)
     return train, held_out_tasks(config) if config.evaluates else []
 
 
@@ -108,6 +110,24 @@ def check_scorers(tasks: Sequence[Task], path: str) -> None:
             require_scorer(task.scorer)
         except ConfigError as error:
             raise ConfigError(f"task {task.task_id}: {error}", setting=path) from error
+
+
+def check_task_sampling(config: RunConfig, train: Sequence[Task]) -> None:
+    """Weights that are given, can be read, and choose something."""
+    if config.tasks.task_sampling != "weights" or not train:
+        return
+    weights = [weight_of(task) for task in train]
+    if not any("weight" in task.metadata for task in train):
+        raise ConfigError(
+            f"no task of {config.tasks.train_file} has a field weight, so all would be sampled equally often: give "
+            "weights, or leave the option out",
+            setting="--task_sampling weights",
+        )
+    if not any(weights):
+        raise ConfigError(
+            f"every task of {config.tasks.train_file} has weight 0: none would be sampled",
+            setting="--task_sampling weights",
+        )
 
 
 def require_torch() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console
 
 from agentrl.cli.evaluation import Evaluation
-from agentrl.cli.feed import planned_steps
+from agentrl.cli.feed import steps_of_groups
+from agentrl.cli.feeder import PLANNED_GROUPS
 from agentrl.cli.view import show_trajectory
 from agentrl.config import RunConfig
 from agentrl.rollout.budget import BUDGET_REACHED, SET_ASIDE
@@ -62,10 +63,10 @@ async def warnings(config: RunConfig, store: Store) -> list[str]:
         said.append(f"the budget is used up ({reached['used_up']}), so {unplayed} groups were not played")
     elif steps == 0 and tasks:
         said.append(f"nothing was trained: in {silent} of {tasks} groups all episodes scored the same")
-    elif steps < planned_steps(config, tasks // config.tasks.num_train_epochs):
+    elif steps < steps_of_groups(config, await store.get_state(PLANNED_GROUPS) or tasks):
         said.append(
             f"the tasks gave {steps} steps, fewer than planned, because {silent} groups scored all the same; "
-            "more tasks or a higher --num_train_epochs give more"
+            "more tasks, a higher --num_train_epochs or --dynamic_sampling true give more"
         )
     records = await store.find("record")
     calls, failed = sum(record.tool_calls for record in records), sum(record.tool_errors for record in records)

@@ -24,7 +24,8 @@ from typing import TypeVar
 from rich.console import Console
 
 from agentrl.cli.evaluation import FIRST_VERSION, EvaluationRounds
-from agentrl.cli.feed import planned_steps, training_tasks
+from agentrl.cli.feed import planned_steps
+from agentrl.cli.feeder import Feed
 from agentrl.cli.lock import held
 from agentrl.cli.manifest import write_manifest
 from agentrl.cli.model_folder import with_model_folder
@@ -136,9 +137,10 @@ async def play(
                 try:
                     start_children(config, supervisor, view, with_trainer=with_trainer)
                     before = await watch.during("evaluating", rounds.play(FIRST_VERSION))
-                    await push(store, config, train)
+                    feed = Feed(store, config, train)
+                    await feed.tick()
                     trained = trainer_end(supervisor) if with_trainer else training_ended(store)
-                    await watch.during("training", rounds.until(trained))
+                    await watch.during("training", feed.beside(rounds.until(trained)))
                     last = await store.latest_version() or FIRST_VERSION
                     after = await watch.during("evaluating", rounds.play(last))
                     await store.end_stream(Split.EVAL)
@@ -194,12 +196,6 @@ def stop_children(supervisor: Supervisor, interrupted: bool) -> None:
     drain = signal.SIGINT if interrupted else signal.SIGTERM
     supervisor.stop("sampler", grace_seconds=STOP_GRACE_SECONDS, ask=drain)
     supervisor.stop("engine", grace_seconds=STOP_GRACE_SECONDS)
-
-
-async def push(store: Store, config: RunConfig, train: Sequence[Task]) -> None:
-    """After the first evaluation, so that it ends before the first training group is admitted."""
-    await store.add_tasks(training_tasks(config, train))
-    await store.end_stream(Split.TRAIN)
 
 
 async def trainer_end(supervisor: Supervisor) -> None:

@@ -14,10 +14,11 @@ from dataclasses import asdict
 from functools import partial
 
 from agentrl.chat import load_renderer
-from agentrl.cli.feed import evaluation_tasks, read_tasks, training_tasks
+from agentrl.cli.feed import evaluation_tasks, read_tasks
+from agentrl.cli.feeder import Feed
 from agentrl.cli.joining import wait_for_engine, wait_for_run
 from agentrl.cli.model_folder import with_model_folder
-from agentrl.cli.preflight import check_scorers, check_tools
+from agentrl.cli.preflight import check_scorers, check_task_sampling, check_tools
 from agentrl.cli.presence import Heart, this_worker
 from agentrl.cli.tool_restarts import restarts_told
 from agentrl.config import Budget, RunConfig
@@ -67,7 +68,7 @@ async def sample(config: RunConfig) -> None:
     try:
         heart.waits_for("its tool servers to start")
         await heart.start()
-        await push_own_tasks(config, store)
+        feed = await push_own_tasks(config, store)
         await store.expire_dead_workers(socket.gethostname())
         await toolset.open()
         timeout = config.engine.wait_timeout
@@ -83,7 +84,7 @@ async def sample(config: RunConfig) -> None:
         loop.add_signal_handler(signal.SIGTERM, partial(sampler.stop, drain_seconds=0.0))
         logger.info("sampling with %d tools from %s", len(toolset.specs), ", ".join(urls))
         async with restarts_told(toolset, telemetry):
-            await sampler.run()
+            await (feed.beside(sampler.run()) if feed else sampler.run())
         if sampler.budget.paused:
             raise Interrupted(way_on(sampler.budget.used_up))
         logger.info("sampled %d groups", sampler.num_groups)
@@ -179,14 +180,19 @@ def report(telemetry: Telemetry, window: TimingsWindow, record: Record) -> None:
     )
 
 
-async def push_own_tasks(config: RunConfig, store: Store) -> None:
-    """A sampler started alone with task files pushes them and ends the streams; under ``run`` it is given none."""
+async def push_own_tasks(config: RunConfig, store: Store) -> Feed | None:
+    """A sampler started alone with task files pushes them and ends the streams; under ``run`` it is given none.
+
+    Returns what will push more, or the end, while it samples.
+    """
     train = read_tasks(config.tasks.train_file, "--train_file") if config.tasks.train_file else []
     held_out = read_tasks(config.tasks.eval_file, "--eval_file") if config.tasks.eval_file else []
     check_scorers(train, config.tasks.train_file)
     check_scorers(held_out, config.tasks.eval_file)
-    if train or held_out:
-        evaluation = evaluation_tasks(config, held_out, 0)
-        await store.add_tasks([*training_tasks(config, train), *evaluation])
-        for split in (Split.TRAIN, Split.EVAL):
-            await store.end_stream(split)
+    check_task_sampling(config, train)
+    if not train and not held_out:
+        return None
+    await store.add_tasks(evaluation_tasks(config, held_out, 0))
+    await store.end_stream(Split.EVAL)
+    feed = Feed(store, config, train)
+    return None if await feed.tick() else feed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.cli.evaluation import evaluations
+from agentrl.cli.feed import steps_of_groups
+from agentrl.cli.feeder import PLANNED_GROUPS
 from agentrl.cli.presence import RUN_END
 from agentrl.config import Budget, RunConfig
 from agentrl.config.budget import read_limits
@@ -97,7 +98,7 @@ async def look(store: Store, *, place: str, folder: Path | None, config: RunConf
         streams_ended=await store.stream_ended(Split.TRAIN) and await store.stream_ended(Split.EVAL),
         last_step=last_step(folder / "metrics.jsonl") if folder is not None else {},
         evaluations=await evaluations(store),
-        planned_steps=planned(config, queues[Split.TRAIN]),
+        planned_steps=planned(config, queues[Split.TRAIN], await store.get_state(PLANNED_GROUPS)),
         budget=budget_of(config),
         budget_reached=await store.get_state(BUDGET_REACHED),
     )
@@ -109,14 +110,12 @@ def judged(worker: Worker) -> Worker:
     return replace(worker, alive=False) if here and not process_lives(worker.pid) else worker
 
 
-def planned(config: RunConfig | None, train: QueueCounts) -> int | None:
-    """Steps that ``max_steps`` or the pushed groups give at most."""
+def planned(config: RunConfig | None, train: QueueCounts, groups: int | None) -> int | None:
+    """Steps that ``max_steps``, the planned ``groups`` or, where nobody planned, the pushed ones give at most."""
     if config is None:
         return None
-    if config.optim.max_steps > 0:
-        return config.optim.max_steps
     pushed = train.unfinished + train.completed + sum(train.abandoned.values())
-    return math.ceil(pushed * config.pacing.max_trained_count / config.groups_per_step) or None
+    return steps_of_groups(config, groups or pushed) or None
 
 
 def budget_of(config: RunConfig | None) -> Budget:

@@ -75,6 +75,8 @@ def laid_out(label: str, text: str) -> list[str]:
 def tasks(config: RunConfig, train: Sequence[Task] | None, held_out: Sequence[Task]) -> str:
     epochs = config.tasks.num_train_epochs
     training = "those in the store" if train is None else f"{len(train)} x {counted(epochs, 'epoch')}"
+    if config.tasks.task_sampling != "uniform":
+        training += f", by {config.tasks.task_sampling}"
     if not held_out:
         return f"{training}; no evaluation"
     every = f", every {counted(config.checkpoint.eval_steps, 'step')}" if config.checkpoint.eval_steps else ""
@@ -88,7 +90,8 @@ def step(config: RunConfig, train: Sequence[Task] | None) -> str:
     given = "groups_per_step: " if optim.groups_per_step else asked
     text = f"{given}{counted(groups, 'group')} x {size} = {groups * size} records"
     steps = planned_steps(config, len(train)) if train is not None else max(config.optim.max_steps, 0)
-    return f"{text}; {counted(steps, 'step')}" if steps else text
+    refills = f"; up to {config.max_refills} refills" if config.max_refills is not None else ""
+    return f"{text}; {counted(steps, 'step')}{refills}" if steps else f"{text}{refills}"
 
 
 def staleness(config: RunConfig) -> str:

@@ -164,6 +164,7 @@ def source_options(config: RunConfig) -> SourceOptions:
         max_trained_count=config.pacing.max_trained_count,
         retrained_interval=config.pacing.retrained_interval,
         budget=config.read_budget(),
+        max_refills=config.max_refills,
         wait_timeout_seconds=config.engine.wait_timeout,
         sampler_timeout_seconds=config.engine.sampler_timeout,
     )

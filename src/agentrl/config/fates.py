@@ -146,8 +146,6 @@ ROWS = (
     owed("kl_coef", "trainer", "leave it out; a lower --learning_rate or --epsilon keeps the policy near", taken=ZERO),
     owed("entropy_coef", "trainer", "leave it out; a higher --epsilon_higher keeps entropy up", taken=ZERO),
     owed("prefix_sharing", "trainer", "leave it out: prefixes are shared over the whole tree", taken=("tree",)),
-    owed("dynamic_sampling", "ledger-1", "leave it out: groups without signal are dropped and the next are taken"),
-    owed("task_sampling", "ledger-1", "leave it out: every task is sampled equally often", taken=("uniform",)),
     owed("placement", "engines", "leave it out; engines elsewhere are named by --engine_url"),
     owed("inf_gpus", "engines", "start `agentrl serve --device cuda:N` and name it by --engine_url", taken=ZERO),
     owed("colocate_mode", "engines", "leave it out: engine and trainer run side by side", taken=("concurrent",)),

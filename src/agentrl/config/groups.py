@@ -50,6 +50,11 @@ class TaskOptions:
     train_file: str = option("", "JSONL of training tasks; empty: tasks already in the store")
     eval_file: str = option("", "JSONL of held-out tasks; empty: no evaluation")
     num_train_epochs: int = option(1, "how often each training task is sampled")
+    task_sampling: str = option(
+        "uniform",
+        "each task once an epoch, those with a pass rate near one half more often, or by their weights",
+        choices=("uniform", "difficulty", "weights"),
+    )
     scorer_module: str = option("", "module that registers scorers (MCPScorerFactory.register_scorer) when imported")
     default_prompt: bool = option(True, "give tasks without system_prompt one that asks for the answer format")
 
@@ -139,6 +144,10 @@ class AlgoOptions:
         choices=("leave_one_out", "mean", "mean_std", "mean_std_ddof0", "mean_std_ddof1"),
     )
     drop_zero_advantage: bool = option(True, "groups whose scores are all equal are not trained")
+    dynamic_sampling: bool = option(False, "groups that end without signal are replaced by further ones")
+    dynamic_sampling_limit: int = option(
+        0, "groups replaced for one step at most, then it is trained smaller; 0: three times its groups"
+    )
     adv_scaling: float = option(1.0, "multiplies every advantage")
     minimal_advantage: float | None = option(None, "turns with a lower advantage are not trained; default: no limit")
     skip_non_positive_advantage: bool = option(False, "turns whose advantage is 0 or less are not trained")

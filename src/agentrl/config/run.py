@@ -87,6 +87,13 @@ class RunConfig:
         return self.optim.groups_per_step or math.ceil(self.records_per_step / self.rollout.num_generations)
 
     @property
+    def max_refills(self) -> int | None:
+        """Groups without signal that are replaced for one step; None without ``dynamic_sampling``."""
+        if not self.algo.dynamic_sampling:
+            return None
+        return self.algo.dynamic_sampling_limit or 3 * self.groups_per_step
+
+    @property
     def records_per_step(self) -> int:
         """Before the rounding to whole groups."""
         optim = self.optim
@@ -198,6 +205,26 @@ def check(config: RunConfig) -> None:
         raise ConfigError("sync_sampling means 0: leave one of the two out", setting="--max_staleness")
     check_reuse(config.pacing)
     check_spending(config)
+    check_refills(config)
+
+
+def check_refills(config: RunConfig) -> None:
+    """Refills replace groups without signal; where those are trained, or steps fill up otherwise, there are none."""
+    algo = config.algo
+    if algo.dynamic_sampling_limit and not algo.dynamic_sampling:
+        raise ConfigError("has no effect without --dynamic_sampling true", setting="--dynamic_sampling_limit")
+    if algo.dynamic_sampling and not algo.drop_zero_advantage:
+        raise ConfigError(
+            "with --drop_zero_advantage false groups without signal are trained, so there is nothing to replace: "
+            "leave one of the two out",
+            setting="--dynamic_sampling",
+        )
+    if algo.dynamic_sampling and config.pacing.max_trained_count > 1:
+        raise ConfigError(
+            f"with --max_trained_count {config.pacing.max_trained_count} a step is filled with groups that were "
+            "trained before, so none is replaced: leave one of the two out",
+            setting="--dynamic_sampling",
+        )
 
 
 def check_reuse(pacing: AsyncOptions) -> None:
@@ -273,7 +300,7 @@ POSITIVE = (
 NOT_NEGATIVE = (
     "max_staleness drop_staleness epsilon epsilon_higher weight_decay warmup_steps warmup_ratio groups_per_step "
     "max_concurrent_samples_per_process max_tokens_per_microbatch save_total_limit max_context eval_steps "
-    "loss_constant cispo_cap_low"
+    "loss_constant cispo_cap_low dynamic_sampling_limit"
 ).split()
 BELOW_ONE = ("adam_beta1", "adam_beta2")
 

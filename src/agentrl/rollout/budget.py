@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable
 
 from agentrl.config import Budget
-from agentrl.store.base import Store
+from agentrl.store.base import SET_ASIDE, Store
 from agentrl.types import Split
 
 BUDGET_REACHED = "run/budget"
 """State key: {used_up, action, at} once a limit was reached; null before, and again when a start raised it."""
 BUDGET_EVENT = "budget"
 """Kind of the event that says what is used up: text."""
-SET_ASIDE = "budget"
-"""Why groups are abandoned that no sampler has begun when the budget is used up."""
 
 
 class BudgetGuard:

@@ -30,6 +30,8 @@ from agentrl.types import (
 LEASE_SECONDS = 30.0
 HEARTBEAT_SECONDS = 5.0
 MAX_ATTEMPTS = 3
+SET_ASIDE = "budget"
+"""Why groups are abandoned that no sampler has begun when the budget is used up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,9 @@ class Taken:
     lost: int = 0
     """Groups played for the step that ended with nothing to train; counted where ``max_refills`` bounds them."""
     short: int = 0
-    """Groups that the step has fewer than asked for, or that were left out on the way to it, by ``max_refills``."""
+    """Groups that the step has fewer than asked for, by ``max_refills``."""
+    left_out: int = 0
+    """Groups of steps that were left out on the way to this one, because nothing had a signal."""
     end_of_stream: bool = False
     """No further group will come: ``rows`` may hold fewer groups than asked for, or none."""
 
@@ -117,6 +121,8 @@ class QueueCounts:
     """Groups with nothing to train that were counted to a step (``TakeRule.max_refills``)."""
     short: int = 0
     """Groups that steps had fewer than they asked for."""
+    left_out: int = 0
+    """Groups of steps that were left out."""
 
     @property
     def unfinished(self) -> int:
@@ -125,7 +131,8 @@ class QueueCounts:
     @property
     def lost(self) -> int:
         """Groups that ended with nothing to train and are not counted to a step yet."""
-        return sum(self.abandoned.values()) + self.empty - self.charged
+        ended = sum(num for reason, num in self.abandoned.items() if reason != SET_ASIDE)
+        return ended + self.empty - self.charged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,7 @@ def queue(db: sqlite3.Connection, run: str, split: str) -> QueueCounts:
         fresh_taken=total("fresh_taken"),
         charged=total("charged"),
         short=total("short"),
+        left_out=total("left_out"),
     )
 
 

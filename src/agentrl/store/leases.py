@@ -31,7 +31,7 @@ not true, before a version is published.
 Steps take G fresh groups each, unless groups are used several times: then only the first ``interval`` of every
 ``uses * interval`` steps do. ``wanted`` (``reuse.ask_for_fresh``) corrects what stragglers have moved. Dropped are the
 groups that leave nothing to train: finished without rows, all rows dropped, or pushed again as stale. Short are the
-places that steps left free (``refills``).
+places that trained steps left free (``refills``).
 """
 
 FREE = f"""SELECT n FROM (

@@ -178,14 +178,12 @@ class SqliteStore:
 
     def _taken(self, db: sqlite3.Connection, rule: TakeRule) -> Taken:
         rows = tuple(documents.data_row(row) for row in steps.rows_of_step(db, self.run, rule.step))
-        lost, short = refills.of_step(db, self.run, rule.step)
         return Taken(
             step=rule.step,
             rows=rows,
             num_groups=len({row.task for row in rows}),
             dropped=steps.dropped_at(db, self.run, rule.step),
-            lost=lost,
-            short=short,
+            **refills.of_step(db, self.run, rule.step),
             end_of_stream=steps.nothing_follows(db, self.run, rule),
         )
 

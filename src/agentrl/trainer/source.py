@@ -47,6 +47,7 @@ class SourceOptions:
     in_order: bool = False
     max_trained_count: int = 1
     retrained_interval: int = 1
+    max_refills: int | None = None
     budget: Budget = field(default_factory=Budget)
     wait_timeout_seconds: float = 600.0
     sampler_timeout_seconds: float = 30.0
@@ -130,6 +131,7 @@ class StoreBatchSource:
         while (taken := self._wait_for_rows(progress, deadline=begun + self._options.wait_timeout_seconds)) is not None:
             plan = self._plan(taken, progress)
             if plan.microbatches:
+                self._tell_shortage(taken)
                 return self._batch(taken, plan, waited_seconds=time.monotonic() - begun)
             self._drop_untrainable(taken)
         return None
@@ -151,6 +153,7 @@ class StoreBatchSource:
             in_order=self._options.in_order,
             max_trained_count=self._options.max_trained_count,
             retrained_interval=self._options.retrained_interval,
+            max_refills=self._options.max_refills,
         )
         pause = FIRST_POLL_SECONDS
         order = ", in order" if rule.in_order else ""
@@ -185,6 +188,17 @@ class StoreBatchSource:
         dropped = self._store.call(self._store.store.drop, [row.id for row in taken.rows], "nothing_to_train")
         logger.warning("step %d: %d rows have no token to train (see over_long) and are dropped", taken.step, dropped)
 
+    def _tell_shortage(self, taken: Taken) -> None:
+        """A step that is smaller, and those that were left out before it, are said."""
+        if taken.left_out:
+            logger.warning("%d groups of steps before step %d: none had a signal", taken.left_out, taken.step)
+        if taken.short:
+            logger.warning(
+                "step %d is trained with %d groups, %d fewer: %d had no signal, and up to %d of a step are replaced "
+                "(--dynamic_sampling_limit)",
+                *(taken.step, taken.num_groups, taken.short, taken.lost, self._options.max_refills),
+            )
+
     def _batch(self, taken: Taken, plan: StepPlan, *, waited_seconds: float) -> Batch:
         values = {name: metric.result for name, metric in plan.metrics.items()}
         values["seconds/wait_batch"] = waited_seconds
@@ -193,6 +207,12 @@ class StoreBatchSource:
         values["groups"] = float(taken.num_groups)
         if self._options.max_trained_count > 1:
             values["groups_again"] = float(len({row.task for row in taken.rows if row.trained_count}))
+        if self._options.max_refills is not None:
+            values |= {
+                "groups_without_signal": float(taken.lost),
+                "groups_short": float(taken.short),
+                "groups_left_out": float(taken.left_out),
+            }
         values |= {f"dropped/{reason}": float(count) for reason, count in taken.dropped.items()}
         values |= self._spent()
         rewards = self._ended.rewards([row.seq for row in taken.rows])
