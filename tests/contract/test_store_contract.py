@@ -388,6 +388,58 @@ async def test_a_group_that_no_owner_survives_is_abandoned_as_poison(open_backen
 
 
 @scenario
+async def test_what_the_last_owner_of_a_poisoned_group_still_sends_is_refused_and_kept_as_expired(
+    open_backend: Open, clock: Clock
+) -> None:
+    store = await open_backend(clock=clock, max_attempts=2)
+    await store.add_tasks(tasks(1))
+    await publish(store, 0)
+    for name in ("first", "last"):
+        late = await must_claim(store, name)
+        await store.append_turn(late, turn(record(late, 0).id))
+        clock.now += 60
+    assert await claim_train(store, "next") is None
+    with pytest.raises(LeaseLost, match="the group is now abandoned, claim 2"):
+        await store.append_turn(late, turn(record(late, 0).id, 1))
+    for slot in (0, 1):
+        with pytest.raises(LeaseLost):
+            await store.finish_record(late, record(late, slot, value=0.25))
+    with pytest.raises(LeaseLost):
+        await store.finalize_group(late, GroupVerdict(slots={0: 1.0}), [row(late, record(late, 0))])
+    assert [(each.id, each.status, each.score, each.reason) for each in await store.find("record")] == [
+        ("run/train/0/q0/0/0", "expired", None, "lease lost"),
+        ("run/train/0/q0/0/1", "expired", 0.25, "lease lost before it was scored"),
+        ("run/train/0/q0/1/0", "expired", 0.25, "lease lost before it was scored"),
+    ]
+    (task,) = await store.find("task")
+    assert (task.status, task.reason, await store.count("row")) == (TaskStatus.ABANDONED, "poison", 0)
+    await store.close()
+
+
+@scenario
+async def test_a_slot_that_was_judged_without_a_late_result_keeps_its_judgement_and_the_result(
+    open_backend: Open, clock: Clock
+) -> None:
+    store = await open_backend(clock=clock, max_attempts=1)
+    await store.add_tasks(tasks(1))
+    late = await must_claim(store, "late")
+    await store.append_turn(late, turn(record(late, 0).id))
+    await store.finish_record(late, record(late, 1))
+    clock.now += 60
+    new = await must_claim(store, "new")
+    assert [kept.status for kept in new.finished] == [RecordStatus.FAILED, RecordStatus.SCORED]
+    with pytest.raises(LeaseLost):
+        await store.finish_record(late, record(late, 0, value=0.25))
+    failed = (await store.find("record"))[0]
+    assert (failed.status, failed.final_answer, failed.score) == (RecordStatus.FAILED, "0.25", 0.25)
+    assert failed.reason == "no attempt of 1 finished; lease lost before it was scored"
+    assert await store.finalize_group(new, GroupVerdict(slots={0: "failed", 1: "no signal"}), [])
+    rate = (await store.pass_rates())["q0"]
+    assert (rate.num_scored, rate.mean_score) == (1, 1.0)
+    await store.close()
+
+
+@scenario
 async def test_a_released_group_is_free_at_once_and_not_held_against_it(open_backend: Open) -> None:
     store = await open_backend(max_attempts=2)
     await store.add_tasks(tasks(1))

@@ -45,7 +45,7 @@ CLAIM = f"""UPDATE task SET status = 'running', claim_no = claim_no + 1, owner =
     fruitless_claims = fruitless_claims + 1, updated_at = :now WHERE n = ({FREE}) RETURNING *"""
 
 POISON = f"""UPDATE task SET status = 'abandoned', reason = 'poison', owner = '', updated_at = :now
-    WHERE n IN (SELECT n FROM {LOST} AND fruitless_claims >= :max_attempts) RETURNING id"""
+    WHERE n IN (SELECT n FROM {LOST} AND fruitless_claims >= :max_attempts) RETURNING *"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +106,12 @@ def claim_statement(values: dict, split: Split, admission: Admission | None) -> 
 
 def abandon_poison(db: sqlite3.Connection, values: dict) -> None:
     """A group whose owners die again and again without one finished record is set aside, and says so."""
-    for (task,) in db.execute(POISON, values).fetchall():
-        db.execute(
-            "UPDATE record SET status = 'abandoned', reason = 'poison', updated_at = :now "
-            "WHERE run = :run AND task = :task AND status = 'running'",
-            values | {"task": task},
-        )
+    for row in db.execute(POISON, values).fetchall():
+        expire_records(db, row, values["now"])
 
 
 def expire_records(db: sqlite3.Connection, task: sqlite3.Row, now: float) -> None:
-    """What the former owner had begun is over; its turns stay, its slot is run again."""
+    """What the former owner had begun is over; its turns stay, and what it still sends is kept as expired."""
     db.execute(
         "UPDATE record SET status = 'expired', reason = 'lease lost', updated_at = ? "
         "WHERE run = ? AND task = ? AND status = 'running'",

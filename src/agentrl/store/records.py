@@ -61,7 +61,10 @@ def finish_record(db: sqlite3.Connection, lease: Lease, record: Record, doc: str
 
 
 def keep_late_record(db: sqlite3.Connection, lease: Lease, record: Record, doc: str) -> None:
-    """Of its own record a late owner may complete the facts; of another's it may change nothing."""
+    """Of its own record a late owner may complete the facts; of another's it may change nothing.
+
+    A slot that was judged without the result keeps its judgement, and gets the result.
+    """
     values = record_values(lease, record, doc) | {
         "status": RecordStatus.EXPIRED.value,
         "reason": f"lease lost before it was {record.status.value}",
@@ -76,6 +79,12 @@ def keep_late_record(db: sqlite3.Connection, lease: Lease, record: Record, doc: 
         db.execute(
             """UPDATE record SET status = :status, reason = :reason, outcome = :outcome, score = :score, doc = :doc,
                 updated_at = :now WHERE run = :run AND id = :id AND claim_no = :claim_no""",
+            values,
+        )
+    else:
+        db.execute(
+            """UPDATE record SET reason = reason || '; ' || :reason, outcome = :outcome, score = :score, doc = :doc,
+                updated_at = :now WHERE run = :run AND id = :id AND claim_no = :claim_no AND outcome IS NULL""",
             values,
         )
 
