@@ -17,6 +17,7 @@ from store_documents import (
     play_next,
     publish,
     record,
+    row,
     scenario,
     take,
     tasks,
@@ -35,6 +36,7 @@ from agentrl.types import (
     Split,
     TaskStatus,
     ToolResult,
+    WeightVersion,
 )
 
 
@@ -166,6 +168,30 @@ async def test_a_pass_rate_counts_the_attempt_that_counts(open_backend: Open) ->
     await store.finish_record(new, record(new, 1, value=0.75))
     await store.finalize_group(new, GroupVerdict(slots={0: "x", 1: "x"}), [])
     assert (await store.pass_rates())["q0"].mean_score == 0.5
+    await store.close()
+
+
+@scenario
+async def test_a_group_that_is_played_again_counts_once_in_its_pass_rate(open_backend: Open) -> None:
+    """A restart plays groups of a lineage that ended again, and must not change what is chosen next."""
+    store = await open_backend()
+    await store.add_tasks([*tasks(1), *tasks(1, epoch=1)])
+    await publish(store, 0)
+    await play_scores(store, await must_claim(store), 1.0, 1.0)
+    await publish(store, 1)
+    claim = await must_claim(store)
+    finished = [record(claim, slot, value=value) for slot, value in enumerate((1.0, 0.5))]
+    for each in finished:
+        await store.finish_record(claim, each)
+    verdict = GroupVerdict(slots={0: 1.0, 1: 1.0})
+    await store.finalize_group(claim, verdict, [row(claim, each, versions=[1]) for each in finished])
+    before = PassRate(num_groups=2, num_scored=4, mean_score=0.875, last_score=0.75)
+    assert (await store.pass_rates())["q0"] == before
+    await store.publish_version(WeightVersion(version=2, step=1, parent=0))
+    assert (await store.rewind(1, 2))["groups_again"] == 1
+    assert (await store.pass_rates())["q0"] == before
+    await play_scores(store, await must_claim(store), 0.0, None)
+    assert (await store.pass_rates())["q0"] == PassRate(num_groups=2, num_scored=3, mean_score=2 / 3, last_score=0.0)
     await store.close()
 
 

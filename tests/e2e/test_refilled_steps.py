@@ -88,3 +88,5 @@ def test_a_smaller_step_is_told_by_the_trainer_and_in_the_metrics(tmp_path: Path
     step, groups, missing = (int(short[0][name]) for name in ("step", "groups", "groups_short"))
     assert f"step {step} is trained with {groups} groups, {missing} fewer" in told
     assert "--dynamic_sampling_limit" in told
+    in_all = sum(int(event["groups_short"]) for event in short)
+    assert f"steps were trained with {in_all} groups fewer than asked for, and steps of 0 groups left out" in printed

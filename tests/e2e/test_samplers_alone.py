@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import ROOT, play
 from runs import HERE, SCRIPTED, flags_of, write_tasks
 
 from agentrl.store import open_store
@@ -166,3 +167,12 @@ def test_the_settings_a_sampler_alone_gets_wrong_are_told_in_time(site: Site) ->
     mistyped = site.start("mistyped", "sample", "--run_name=alnoe", f"--db_connection_string={site.url}")
     assert mistyped.wait(60) == 1
     assert f"there is no run 'alnoe' (--run_name) in {site.url}: it holds alone" in site.log("mistyped")
+
+
+def test_the_blocks_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+    printed = play(ROOT / "docs" / "asynchronous.md", tmp_path, timeout=200)
+    assert "trained 6 steps; groups: " in printed
+    assert "split: running, in output/split" in printed
+    assert "step 4, version 4" in printed
+    rows = (tmp_path / "output" / "split" / "metrics.jsonl").read_text()
+    assert rows.count('"groups": 8.0') == 4

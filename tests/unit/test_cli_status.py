@@ -230,6 +230,14 @@ def text_of(seen: Standing, width: int = 80) -> str:
     return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
 
 
+def test_steps_that_had_fewer_groups_are_shown(tmp_path: Path) -> None:
+    seen = standing_of(tmp_path, pushed)
+    assert "smaller steps" not in text_of(seen)
+    counts = replace(seen.queues[Split.TRAIN], short=3, left_out=8)
+    seen = replace(seen, queues={**seen.queues, Split.TRAIN: counts})
+    assert "train missing in smaller steps: 3, in steps left out: 8" in text_of(seen)
+
+
 def gone_pid() -> int:
     """Of a process that has ended."""
     gone = subprocess.Popen([sys.executable, "-c", ""])

@@ -83,7 +83,7 @@ async def join(config: RunConfig, store: Store, name: str) -> Playing:
     worker, engine = Worker(id=name, kind="sampler", host="h", pid=1), Held()
     await store.heartbeat(worker)
     sampler = build_sampler(config, store, engine, toolset, Telemetry([]), worker)
-    return Playing(sampler=sampler, engine=engine, scheduler=sampler._runner.pace.scheduler)  # noqa: SLF001
+    return Playing(sampler=sampler, engine=engine, scheduler=sampler._runner.pace.scheduler)
 
 
 async def in_flight(playing: Sequence[Playing], expected: Sequence[int]) -> None:

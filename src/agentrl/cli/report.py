@@ -68,6 +68,12 @@ async def warnings(config: RunConfig, store: Store) -> list[str]:
             f"the tasks gave {steps} steps, fewer than planned, because {silent} groups scored all the same; "
             "more tasks, a higher --num_train_epochs or --dynamic_sampling true give more"
         )
+    counts = await store.queue(Split.TRAIN)
+    if counts.short or counts.left_out:
+        said.append(
+            f"steps were trained with {counts.short} groups fewer than asked for, and steps of {counts.left_out} "
+            f"groups left out: more than {config.max_refills} groups of a step had no signal (--dynamic_sampling_limit)"
+        )
     records = await store.find("record")
     calls, failed = sum(record.tool_calls for record in records), sum(record.tool_errors for record in records)
     if failed * 2 > calls:

@@ -147,6 +147,8 @@ def reasons(found: Mapping[Split, QueueCounts]) -> Iterator[Text]:
             )
             if said:
                 yield Text(f"  {split} {what}: {said}", style="dim")
+        if counts.short or counts.left_out:
+            yield Text(f"  {split} missing in smaller steps: {counts.short}, in steps left out: {counts.left_out}")
         if counts.pushed_again:
             yield Text(f"  {split} pushed again because they went stale: {counts.pushed_again}", style="dim")
 

@@ -151,7 +151,10 @@ class RunningGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRate:
-    """Of one task of the file, over all epochs: finished groups, their scored records, and the scores."""
+    """Of one task of the file, over all epochs: finished groups, their scored records, and the scores.
+
+    A group that was played again, because it went stale or its lineage ended, counts once, as it was played last.
+    """
 
     num_groups: int
     num_scored: int

@@ -112,23 +112,27 @@ def settle(db: sqlite3.Connection, run: str, tasks: Iterable[str]) -> set[str]:
 
 
 def note_pass_rate(db: sqlite3.Connection, task: sqlite3.Row) -> None:
-    """Add a group that is finished now: of each slot the newest scored attempt of this round."""
-    scores = [
-        score
-        for _, _, score in db.execute(
-            """SELECT slot, max(attempt), score FROM record
-            WHERE run = ? AND task = ? AND round = ? AND status = 'scored' AND score IS NOT NULL GROUP BY slot""",
-            (task["run"], task["id"], task["round"]),
-        )
-    ]
+    """Add a group that is finished now. One that was played again counts once, as it was played last."""
+    scores, again = scores_of_round(db, task, task["round"]), task["round"] > 0
+    before = scores_of_round(db, task, task["round"] - 1) if again else []
     mean = sum(scores) / len(scores) if scores else None
     db.execute(
-        """INSERT INTO pass_rate (run, task_id, num_groups, num_scored, score_sum, last_score) VALUES (?, ?, 1, ?, ?, ?)
-        ON CONFLICT (run, task_id) DO UPDATE SET num_groups = num_groups + 1,
+        """INSERT INTO pass_rate (run, task_id, num_groups, num_scored, score_sum, last_score) VALUES (?, ?, ?, ?, ?, ?)
+        ON CONFLICT (run, task_id) DO UPDATE SET num_groups = num_groups + excluded.num_groups,
             num_scored = num_scored + excluded.num_scored, score_sum = score_sum + excluded.score_sum,
             last_score = coalesce(excluded.last_score, last_score)""",
-        (task["run"], task["task_id"], len(scores), sum(scores), mean),
+        (task["run"], task["task_id"], int(not again), len(scores) - len(before), sum(scores) - sum(before), mean),
     )
+
+
+def scores_of_round(db: sqlite3.Connection, task: sqlite3.Row, number: int) -> list[float]:
+    """Of each slot that of the newest scored attempt."""
+    found = db.execute(
+        """SELECT slot, max(attempt), score FROM record
+        WHERE run = ? AND task = ? AND round = ? AND status = 'scored' AND score IS NOT NULL GROUP BY slot""",
+        (task["run"], task["id"], number),
+    )
+    return [score for _, _, score in found]
 
 
 def pass_rates(db: sqlite3.Connection, run: str) -> dict[str, PassRate]:
