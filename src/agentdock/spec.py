@@ -12,12 +12,12 @@ from pathlib import Path
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 INHERITED = ("PATH", "SYSTEMROOT", "COMSPEC", "PATHEXT") if sys.platform == "win32" else ("PATH",)
-BUILTIN = ("calculator", "fetch_url", "lookup", "python", "read_file")
+BUILTIN = ("calculator", "fetch_url", "lookup", "python", "read_file", "search-fusion")
 # These do not start without arguments, so that a dock without a configuration leaves them out.
-BUILTIN_CONFIGURED = frozenset({"read_file"})
+BUILTIN_CONFIGURED = frozenset({"read_file", "search-fusion"})
 BUILTIN_ALIASES: dict[str, tuple[str, ...]] = {
     "search-fusion": ("web", "search_web"),
-    "fetch_url": ("web",),
+    "fetch_url": ("web", "search_web", "search-fusion"),
     "read_file": ("file",),
     "python": ("code-executor",),
 }
@@ -140,7 +140,7 @@ def builtin_server(name: str, *args: str) -> ServerSpec:
     return ServerSpec(
         name=name,
         command=sys.executable,
-        args=("-m", f"agentdock.servers.{name}", *args),
+        args=("-m", f"agentdock.servers.{name.replace('-', '_')}", *args),
         env={} if installed else {"PYTHONPATH": packages},
         serving=Serving(aliases=BUILTIN_ALIASES.get(name, ())),
     )

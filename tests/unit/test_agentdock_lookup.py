@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agentdock.servers.bm25 import CorpusProblem, Document, Index, load_corpus
+from agentdock.searching.bm25 import Index
+from agentdock.searching.corpus import CorpusProblem, Document, load_corpus
 from agentdock.servers.lookup import DEFAULT_CORPUS
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agentdock.spec import BUILTIN
 from agentrl.errors import ConfigError
 from agentrl.tools import parse_sources
 
@@ -74,7 +75,7 @@ def test_a_bad_file_is_refused_by_file_and_key(tmp_path: Path, text: str, proble
         ("https://host/mcp", "HTTP tool sources arrive with AgentDock's gateway"),
         ("stdio:", "names no command"),
         ("stdio:python 'x", "No closing quotation"),
-        ("builtin:calc", "no built-in server 'calc'; there are calculator, fetch_url, lookup, python, read_file"),
+        ("builtin:calc", f"no built-in server 'calc'; there are {', '.join(BUILTIN)}"),
         ("nowhere.json", "neither stdio:COMMAND, builtin:NAME nor a file that exists"),
     ],
 )

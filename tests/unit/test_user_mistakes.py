@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli_help import configured
 
+from agentdock.spec import BUILTIN
 from agentrl.chat import load_renderer
 from agentrl.cli.main import command
 from agentrl.cli.preflight import check_before_start
@@ -90,7 +91,7 @@ FLAGS: dict[str, tuple[list[str], str]] = {
     ),
     "a built-in server that is not there": (
         ["--mcp_manager_url=builtin:calc"],
-        "no built-in server 'calc'; there are calculator, fetch_url, lookup, python, read_file",
+        f"no built-in server 'calc'; there are {', '.join(BUILTIN)}",
     ),
     "a server without its kind": (
         ["--mcp_manager_url=calculator"],

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentdock.servers.bm25 import CorpusProblem, Document, Index, load_corpus
+from agentdock.searching.bm25 import Index
+from agentdock.searching.corpus import CorpusProblem, Document, load_corpus
 from agentdock.servers.serve import Answer, ServedTool, serve
 
 DEFAULT_CORPUS = Path(__file__).with_name("corpus.jsonl")
