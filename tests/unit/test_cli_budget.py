@@ -1,7 +1,9 @@
 """The budget of a run: how commands take it, what they tell of it, and what they refuse."""
 
 import io
+import threading
 from collections import Counter
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,22 @@ from rich.console import Console
 
 from agentrl.cli.evaluate import configured as evaluation_of
 from agentrl.cli.feed import training_tasks
+from agentrl.cli.node import supervised_node
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.report import warnings
 from agentrl.cli.standing import as_json, look
 from agentrl.cli.standing_view import shown
 from agentrl.cli.start_screen import start_screen
+from agentrl.cli.train import source_options
 from agentrl.cli.view import MetricsTail, RunView
-from agentrl.errors import ConfigError
+from agentrl.config.budget import BUDGET_REACHED
+from agentrl.errors import ConfigError, Interrupted, ProcessDied, WaitTimeout
 from agentrl.models.tiny import TINY_MODEL_DIR
-from agentrl.rollout.budget import BUDGET_REACHED
-from agentrl.store import Store
+from agentrl.store import BlockingStore, Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry
-from agentrl.types import Split, WeightVersion
+from agentrl.trainer.progress import Progress
+from agentrl.trainer.source import StoreBatchSource
+from agentrl.types import Split, WeightVersion, Worker
 
 PRICES = """
 currency = "EUR"
@@ -206,3 +212,50 @@ def test_an_evaluation_takes_no_budget_and_leaves_that_of_its_run(tmp_path: Path
     trained.save(trained.folder / "config.yaml")
     flags = [f"--output_dir={tmp_path}", f"--model_name_or_path={TINY_MODEL_DIR}"]
     assert evaluation_of(["r", *flags]).read_budget().limits == {}
+
+
+# --- Processes that were started alone -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["pause", "stop"])
+def test_a_trainer_started_alone_ends_when_the_budget_paused_its_samplers(tmp_path: Path, action: str) -> None:
+    """Only a pause leaves it nothing to wait for: after a stop the stream ends by itself."""
+    config = configured(tmp_path, "--wait_timeout=4", "--sampler_timeout=60")
+    config.folder.mkdir(parents=True, exist_ok=True)
+    stop = threading.Event()
+    with BlockingStore(open_store(config.store_url, run="r")) as store:
+        store.call(store.store.publish_version, WeightVersion(version=0, step=0, parent=None))
+        sampler = Worker(id="sampler/h/1", kind="sampler", host="h", pid=1)
+        store.call(store.store.heartbeat, sampler)
+        source = StoreBatchSource(store, source_options(config), stop=stop)
+
+        def paused() -> None:
+            store.call(store.store.set_state, BUDGET_REACHED, {"used_up": "4 of 3 calls", "action": action, "at": 5.0})
+            store.call(store.store.leave, sampler.id)
+
+        threading.Timer(1.0, paused).start()
+        try:
+            with nullcontext() if action == "pause" else pytest.raises(WaitTimeout):
+                assert source.next(Progress()) is None
+        finally:
+            source.close()
+    assert stop.is_set() == (action == "pause")
+
+
+def test_a_node_that_the_budget_paused_is_no_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "stand-in" / "agentrl"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+    def ended_with(code: int) -> None:
+        (package / "__main__.py").write_text(f"raise SystemExit({code})")
+        stop = threading.Event()
+        with contextmanager(supervised_node)(configured(tmp_path), stop):
+            assert stop.wait(20)
+            raise Interrupted("stopped after step 3")
+
+    with pytest.raises(Interrupted, match="stopped after step 3"):
+        ended_with(130)
+    with pytest.raises(ProcessDied, match="the node process ended with exit code 1"):
+        ended_with(1)

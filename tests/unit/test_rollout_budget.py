@@ -9,7 +9,8 @@ import pytest
 from rollout_help import Model, World, a_task, answer, in_world
 
 from agentrl.config import Budget
-from agentrl.rollout.budget import BUDGET_REACHED, BudgetGuard
+from agentrl.config.budget import BUDGET_REACHED
+from agentrl.rollout.budget import BudgetGuard
 from agentrl.types import Split, TaskStatus
 
 THREE_CALLS = {"calls": 3.0}

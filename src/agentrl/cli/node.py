@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from agentrl.cli.exits import INTERRUPTED
 from agentrl.cli.model_folder import with_model_folder
 from agentrl.cli.preflight import check_before_start
 from agentrl.cli.run import STOP_GRACE_SECONDS, TRAINING_ENDED, WATCH_SECONDS, play, prepared
@@ -33,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def sampling_node(config: RunConfig, stop: threading.Event) -> Iterator[None]:
-    """A node beside this trainer. Its death sets ``stop`` and is raised as ``ProcessDied``; when the trainer is done
-    the last evaluation is waited for."""
+    """A node beside this trainer. Its death sets ``stop`` and is raised as ``ProcessDied``, unless it ended because the
+    budget pauses the run; when the trainer is done the last evaluation is waited for."""
     with prepared(config) as (train, held_out):
         print_start(Console(), config, train, held_out)
         yield from supervised_node(config, stop)
@@ -52,6 +53,8 @@ def supervised_node(config: RunConfig, stop: threading.Event) -> Iterator[None]:
         supervisor.children["node"].process.wait()
         supervisor.check()
     except Interrupted:
+        if supervisor.children["node"].process.poll() == INTERRUPTED:
+            raise  # the node paused the run and said why
         supervisor.check()
         supervisor.stop("node", grace_seconds=2 * STOP_GRACE_SECONDS, ask=signal.SIGINT)
         raise

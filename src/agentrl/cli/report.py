@@ -12,7 +12,8 @@ from agentrl.cli.feed import steps_of_groups
 from agentrl.cli.feeder import PLANNED_GROUPS
 from agentrl.cli.view import show_trajectory
 from agentrl.config import RunConfig
-from agentrl.rollout.budget import BUDGET_REACHED, SET_ASIDE
+from agentrl.config.budget import BUDGET_REACHED
+from agentrl.rollout.budget import SET_ASIDE
 from agentrl.store import Store
 from agentrl.types import Record, RowStatus, Split, TaskStatus
 

@@ -36,8 +36,9 @@ from agentrl.cli.start_screen import print_start
 from agentrl.cli.supervise import Supervisor
 from agentrl.cli.view import MetricsTail, RunView, View
 from agentrl.config import EngineOptions, RunConfig
+from agentrl.config.budget import BUDGET_REACHED
 from agentrl.errors import ConfigError, Interrupted, ProcessDied
-from agentrl.rollout.budget import BUDGET_REACHED, give_back_set_aside
+from agentrl.rollout.budget import give_back_set_aside
 from agentrl.rollout.budget import way_on as budget_way_on
 from agentrl.store import Store, open_store
 from agentrl.telemetry import JsonlSink, Telemetry

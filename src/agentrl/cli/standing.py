@@ -16,9 +16,8 @@ from agentrl.cli.feed import steps_of_groups
 from agentrl.cli.feeder import PLANNED_GROUPS
 from agentrl.cli.presence import RUN_END
 from agentrl.config import Budget, RunConfig
-from agentrl.config.budget import read_limits
+from agentrl.config.budget import BUDGET_REACHED, read_limits
 from agentrl.errors import ConfigError
-from agentrl.rollout.budget import BUDGET_REACHED
 from agentrl.store import QueueCounts, RunningGroup, Store
 from agentrl.store.base import HEARTBEAT_SECONDS
 from agentrl.store.registry import process_lives

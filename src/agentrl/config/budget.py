@@ -14,6 +14,8 @@ from agentrl.config.names import nearest
 from agentrl.errors import ConfigError
 
 BUDGET, PRICES = "--budget", "--prices"
+BUDGET_REACHED = "run/budget"
+"""Key of the store's state: {used_up, action, at} once a limit was reached; null before, and when a start raised it."""
 TOOL_CALLS = "calls/tool:"
 """Totals of this prefix are calls by tool."""
 PLAIN = ("tokens", "prompt_tokens", "sampled_tokens", "calls", "tool_calls", "money")

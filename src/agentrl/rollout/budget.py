@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 
 from agentrl.config import Budget
+from agentrl.config.budget import BUDGET_REACHED
 from agentrl.store.base import SET_ASIDE, Store
 from agentrl.types import Split
 
-BUDGET_REACHED = "run/budget"
-"""State key: {used_up, action, at} once a limit was reached; null before, and again when a start raised it."""
 BUDGET_EVENT = "budget"
 """Kind of the event that says what is used up: text."""
 

@@ -21,6 +21,8 @@ class SamplersSeen:
         self._seen: dict[str, Worker] = {}
         self._last_look = -LOOK_SECONDS
         self._last_alive = 0.0
+        self.all_left = False
+        """At the last look none of the samplers ever seen was alive."""
 
     def require_one(self, rule: TakeRule, *, within_seconds: float) -> None:
         """Raise ``WaitTimeout`` when all samplers ever seen have been silent or gone for ``within_seconds``.
@@ -35,6 +37,7 @@ class SamplersSeen:
         self._last_look = now
         samplers = [worker for worker in self._store.call(self._store.store.workers) if worker.kind == "sampler"]
         self._seen |= {worker.id: worker for worker in samplers if worker.alive or worker.id in self._seen}
+        self.all_left = bool(self._seen) and not any(worker.alive for worker in samplers)
         youngest = min((worker.age_seconds for worker in samplers if worker.id in self._seen), default=None)
         if youngest is not None:
             self._last_alive = max(self._last_alive, now - youngest)

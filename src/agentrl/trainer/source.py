@@ -17,6 +17,7 @@ from typing import Any
 
 from agentrl.batch.plan import StepPlan, plan_step
 from agentrl.config import AlgoOptions, Budget, OptimOptions
+from agentrl.config.budget import BUDGET_REACHED
 from agentrl.errors import ConfigError, WaitTimeout
 from agentrl.store.base import HEARTBEAT_SECONDS, Taken, TakeRule
 from agentrl.store.blocking import BlockingStore
@@ -167,11 +168,21 @@ class StoreBatchSource:
                 if time.monotonic() > deadline:
                     raise WaitTimeout(self._what_is_missing(rule))
                 self._samplers.require_one(rule, within_seconds=self._options.sampler_timeout_seconds)
+                if self._samplers.all_left and self._budget_pauses():
+                    self._stop.set()
                 self._stop.wait(pause)
                 pause = min(pause * POLL_GROWTH, LAST_POLL_SECONDS)
             return None
         finally:
             self.waits_for("", None)
+
+    def _budget_pauses(self) -> bool:
+        """The samplers ended because of it, so nothing more will come."""
+        reached = self._store.call(self._store.store.get_state, BUDGET_REACHED)
+        if reached is None or reached["action"] != "pause":
+            return False
+        logger.warning("the samplers have ended: the budget is used up (%s)", reached["used_up"])
+        return True
 
     def _plan(self, taken: Taken, progress: Progress) -> StepPlan:
         return plan_step(
