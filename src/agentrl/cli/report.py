@@ -13,8 +13,8 @@ from agentrl.cli.feeder import PLANNED_GROUPS
 from agentrl.cli.view import show_trajectory
 from agentrl.config import RunConfig
 from agentrl.config.budget import BUDGET_REACHED
-from agentrl.rollout.budget import SET_ASIDE
 from agentrl.store import Store
+from agentrl.store.base import SET_ASIDE
 from agentrl.types import Record, RowStatus, Split, TaskStatus
 
 
