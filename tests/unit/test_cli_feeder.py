@@ -404,3 +404,35 @@ def test_a_budget_that_ends_sampling_ends_the_stream_and_what_it_set_aside_is_no
         assert not await Feed(store, config, questions(20)).tick(), "an earlier start had less to spend"
 
     with_store(config, scenario)
+
+
+def test_a_choice_that_another_feed_kept_first_is_the_one_that_is_pushed(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--groups_per_step=2", "--task_sampling=difficulty")
+
+    async def scenario(store: Store) -> None:
+        keep = store.keep_state
+
+        async def second(key: str, value: Any) -> Any:
+            await keep(key, "q3")
+            return await keep(key, value)
+
+        store.keep_state = second  # type: ignore[method-assign]
+        await Feed(store, config, questions(9)).tick()
+        assert [task.task_id for task in await store.find("task")] == ["q3", "q3"]
+
+    with_store(config, scenario)
+
+
+def test_synchronous_runs_choose_when_all_groups_are_finished(tmp_path: Path) -> None:
+    config = configured(tmp_path, "--groups_per_step=3", "--task_sampling=difficulty", "--sync_sampling=true")
+
+    async def scenario(store: Store) -> None:
+        play = Play(store, config, questions(9), lambda _: 0.5)
+        await play.publish(0)
+        await play.feed.tick()
+        for num_finished in range(4):
+            await play.feed.tick()
+            assert await store.count("task") == (3 if num_finished < 3 else 6)
+            await play.sample()
+
+    with_store(config, scenario)

@@ -91,7 +91,7 @@ class Feed:
             await self._push(self._num_due(counts, wanted))
             if not self._pushes_at_once:
                 return False
-        if self._position >= wanted and not self._pushes_at_once and not is_over(counts, self._config):
+        elif self._position >= wanted and not is_over(counts, self._config):
             return False
         await self._store.end_stream(Split.TRAIN)
         return True
@@ -136,17 +136,24 @@ class Feed:
         await self._add(chosen)
 
     async def _push(self, num_groups: int) -> None:
-        history = {} if self._choice_is_known or not num_groups else await self._history()
+        places = range(self._position, self._position + num_groups)
+        known = self._choice_is_known
+        await self._add([self._choose({}, place) for place in places] if known else await self._agreed(places))
+
+    async def _agreed(self, places: Sequence[int]) -> list[Task]:
+        """A choice for each of ``places``, or what another feed has kept for it meanwhile.
+
+        Chosen in a thread: of a hundred thousand tasks a choice takes a tenth of a second, in which episodes go on.
+        """
+        history = await self._history() if places else {}
         chosen: list[Task] = []
-        for position in range(self._position, self._position + num_groups):
-            task = self._choose(history, position)
-            if not self._choice_is_known:
-                kept = await self._store.keep_state(CHOSEN.format(position=position), task.task_id)
-                task = self._known(kept)
-                before = history.get(kept, NEVER)
-                history[kept] = replace(before, num_pushed=before.num_pushed + 1, unfinished=True)
-            chosen.append(task)
-        await self._add(chosen)
+        for position in places:
+            mine = await asyncio.to_thread(self._choose, history, position)
+            kept = await self._store.keep_state(CHOSEN.format(position=position), mine.task_id)
+            chosen.append(self._known(kept))
+            before = history.get(kept, NEVER)
+            history[kept] = replace(before, num_pushed=before.num_pushed + 1, unfinished=True)
+        return chosen
 
     async def _add(self, chosen: Sequence[Task]) -> None:
         if chosen:
@@ -184,7 +191,7 @@ class Feed:
                 mean_score=rates[task_id].mean_score if task_id in rates else None,
                 last_score=rates[task_id].last_score if task_id in rates else None,
             )
-            for task_id in self._by_id
+            for task_id in self._by_id.keys() & (rates.keys() | self._num_pushed.keys())
         }
 
 
