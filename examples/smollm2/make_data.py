@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentdock.searching.bm25 import Index
+from agentdock.searching.corpus import load_corpus
 from agentdock.servers.arithmetic import evaluate
-from agentdock.servers.bm25 import Index, load_corpus
 from agentdock.servers.calculator import TOOL as CALCULATOR
 from agentdock.servers.lookup import DEFAULT_CORPUS, lookup_tool
 from agentrl.tasks.prompts import answer_instruction
