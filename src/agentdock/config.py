@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentdock.calllog import CONTENT
 from agentdock.entries import server_spec
 from agentdock.fields import ConfigProblem, Findings, Problem, Table
 from agentdock.lines import Field, json_lines, toml_lines
+from agentdock.logs import Rotation
 from agentdock.spec import BUILTIN, BUILTIN_CONFIGURED, ServerSpec, builtin_server
 
-__all__ = ["ConfigProblem", "DockConfig", "GatewayOptions", "Profile", "load_config", "parse_config"]
+__all__ = ["ConfigProblem", "DockConfig", "GatewayOptions", "LogOptions", "Profile", "load_config", "parse_config"]
 
 DEFAULT_PROFILE = "default"
 TOML_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
@@ -40,6 +42,14 @@ class GatewayOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """How large log files may become, and whether calls are logged in "shape", in "full" or not ("off")."""
+
+    rotation: Rotation = field(default_factory=Rotation)
+    calls: str = "shape"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A named selection: all tools of ``servers`` (all servers if empty) whose id matches a pattern of ``tools``."""
 
@@ -55,6 +65,7 @@ class DockConfig:
     servers: tuple[ServerSpec, ...]
     profiles: Mapping[str, Profile] = field(default_factory=lambda: {DEFAULT_PROFILE: Profile(name=DEFAULT_PROFILE)})
     gateway: GatewayOptions = field(default_factory=GatewayOptions)
+    logs: LogOptions = field(default_factory=LogOptions)
     aliases: Mapping[str, str] = field(default_factory=dict)
     path: Path | None = None
     notices: tuple[str, ...] = ()
@@ -82,6 +93,7 @@ def parse_config(text: str, path: Path) -> DockConfig:
         servers=servers,
         profiles=_profiles(table, servers),
         gateway=_gateway(table.table("gateway")),
+        logs=_logs(table.table("logs")),
         aliases=table.named_texts("aliases"),
         path=path,
         notices=tuple(findings.notices),
@@ -161,4 +173,17 @@ def _gateway(table: Table) -> GatewayOptions:
     table.close()
     if options.call_timeout_seconds > options.max_call_timeout_seconds:
         table.refuse("call_timeout_seconds", f"is above max_call_timeout_seconds {options.max_call_timeout_seconds:g}")
+    return options
+
+
+def _logs(table: Table) -> LogOptions:
+    default = LogOptions()
+    options = LogOptions(
+        rotation=Rotation(
+            max_bytes=table.whole("max_bytes", default.rotation.max_bytes, minimum=1024),
+            keep=table.whole("keep", default.rotation.keep),
+        ),
+        calls=table.choice("calls", CONTENT, default.calls),
+    )
+    table.close()
     return options

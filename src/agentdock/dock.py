@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentdock.arguments import fit
+from agentdock.calllog import CALLS_FILE, CallLog
 from agentdock.calls import (
     CallOutcome,
     CallProblem,
     InvalidArguments,
     ProgressListener,
+    ServerError,
     ServerFailed,
     ToolInfo,
     UnknownProfile,
@@ -22,11 +25,12 @@ from agentdock.calls import (
 from agentdock.catalogue import Catalogue, DockTool
 from agentdock.config import DEFAULT_PROFILE, ConfigProblem, DockConfig, Profile, load_config
 from agentdock.listings import Listings
+from agentdock.logs import RotatingFile, log_name, tail_of
 from agentdock.pool import Pool
+from agentdock.redaction import Redactor, secrets_of
 from agentdock.spec import ServerSpec
 from agentdock.states import RestartPolicy, ServerState, ServerStatus
 from agentdock.stats import CallStats, Metric, Sample
-from agentdock.supervisor import log_name
 from agentdock.upstream import Upstream
 
 __all__ = ["Dock", "DockTool", "ReloadOutcome"]
@@ -56,6 +60,9 @@ class Dock:
         self._stats = CallStats()
         self._listings = Listings(state_dir)
         self._start_slots = asyncio.Semaphore(config.gateway.starts_at_once)
+        self._log_files: dict[str, RotatingFile] = {}
+        self._calls_file = RotatingFile(state_dir / CALLS_FILE, config.logs.rotation)
+        self._call_log = self._new_call_log()
         self._pools = {spec.name: self._pool(spec) for spec in config.servers}
         self._catalogues: dict[str, Catalogue] = {}
         self._listed: dict[str, tuple[ToolInfo, ...]] = {}
@@ -75,6 +82,12 @@ class Dock:
         for task in (*self._starts, *([self._reaper] if self._reaper else [])):
             task.cancel()
         await asyncio.gather(*(pool.stop() for pool in self._pools.values()))
+        for file in (*self._log_files.values(), self._calls_file):
+            file.close()
+
+    def logs(self, server: str, *, max_bytes: int = 65_536) -> str:
+        """The end of what the processes of ``server`` wrote to their stderr, without secrets."""
+        return tail_of(self._log_path(self._pool_of(server).name), max_bytes)
 
     async def stop_server(self, server: str) -> None:
         """End ``server`` and refuse calls to it until it is started again."""
@@ -132,7 +145,8 @@ class Dock:
         pool = self._pools[tool.server]
         seconds = self._timeout_seconds(timeout_seconds)
         deadline = asyncio.get_running_loop().time() + seconds
-        with self._stats.call(tool.id) as record:
+        note = partial(self._call_log.add, arguments=arguments, profile=profile, session=session, run=run)
+        with self._stats.call(tool.id, note) as record:
             try:
                 fitted = fit(arguments, tool.input_schema, mode=pool.spec.serving.arguments)
                 if fitted.complaint:
@@ -141,6 +155,7 @@ class Dock:
                     pool.turn(tool.name, caller=run or session, deadline=deadline),
                     pool.copy_for(profile=profile, session=session, deadline=deadline, tool=tool.name) as upstream,
                 ):
+                    record.queued_seconds = seconds - (deadline - asyncio.get_running_loop().time())
                     outcome = await upstream.call(
                         tool.name,
                         fitted.arguments,
@@ -151,6 +166,8 @@ class Dock:
                     )
             except CallProblem as problem:
                 record.outcome = problem.code
+                # What the model wrote is told by the arguments of the record, in outline or whole as configured.
+                record.error = str(problem) if isinstance(problem, ServerError) else ""
                 raise
             record.outcome = "tool_error" if outcome.is_error else "ok"
         return replace(outcome, notes=fitted.notes) if fitted.notes else outcome
@@ -180,6 +197,7 @@ class Dock:
         fresh = {name: self._pool(wanted[name]) for name in (*outcome.added, *outcome.changed)}
         self._pools = {name: fresh.get(name) or self._pools[name] for name in wanted}
         self.config = config
+        self._call_log = self._new_call_log()
         self._note_change()
         starts = [self._start_soon(pool) for pool in fresh.values()]
         await asyncio.gather(*(pool.stop("is no longer configured", drain_seconds=DRAIN_SECONDS) for pool in ended))
@@ -208,8 +226,17 @@ class Dock:
             Metric(name="agentdock_server_up", kind="gauge", help="1 if the server can be called.", samples=up),
         )
 
+    def _new_call_log(self) -> CallLog:
+        redact = Redactor(secrets_of(self.config.servers))
+        return CallLog(self._calls_file, content=self.config.logs.calls, redact=redact)
+
+    def _log_path(self, server: str) -> Path:
+        return self._state_dir / "logs" / log_name(server)
+
     def _pool(self, spec: ServerSpec) -> Pool:
-        log_path = self._state_dir / "logs" / log_name(spec.name)
+        if spec.name not in self._log_files:
+            self._log_files[spec.name] = RotatingFile(self._log_path(spec.name), self.config.logs.rotation)
+        log = self._log_files[spec.name]
         policy = RestartPolicy(
             max_restarts=spec.serving.max_restarts,
             first_backoff_seconds=FIRST_BACKOFF_SECONDS,
@@ -218,7 +245,7 @@ class Dock:
         )
         return Pool(
             spec,
-            make=lambda on_changed: Upstream(spec, log_path=log_path, policy=policy, on_changed=on_changed),
+            make=lambda on_changed: Upstream(spec, log=log, policy=policy, on_changed=on_changed),
             starts=self._start_slots,
             tools=self._listings.find(spec) if spec.serving.lazy else (),
             on_changed=self._note_change,

@@ -6,7 +6,7 @@ The SDK is imported inside functions: it takes half a second that only a process
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ class Link:
     session: ClientSession
     wire: Wire
     since: float
+    redact: Callable[[str], str] = str
     num_calls: int = 0
     suspect: bool = False
     checking: bool = False
@@ -93,7 +94,7 @@ class Link:
     def _problem(self, error: MCPError, tool: str, limit_seconds: float) -> Exception:
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
-        code, text, name = error.error.code, error.error.message, self.server
+        code, text, name = error.error.code, self.redact(error.error.message), self.server
         fate = fate_of(error)
         if code == REQUEST_TIMEOUT:
             told = f"{tool!r} on tool server {name!r} gave no answer within {limit_seconds:g} s and was cancelled"
@@ -138,8 +139,22 @@ def fate_of(error: MCPError) -> Fate | None:
     return Fate(data[FATE_KEY]) if isinstance(data, dict) and FATE_KEY in data else None
 
 
-async def greet(session: ClientSession, idempotent_tools: frozenset[str]) -> tuple[ToolInfo, ...]:
-    """Agree on a protocol and read the tools; raise ``GreetingFailed`` with what went wrong."""
+async def greet(
+    session: ClientSession, wire: Wire, idempotent_tools: frozenset[str], *, timeout_seconds: float
+) -> tuple[ToolInfo, ...]:
+    """Agree on a protocol and read the tools, unless ``wire`` ends. Raises ``GreetingFailed`` and ``TimeoutError``."""
+    greeting = asyncio.create_task(_greet(session, idempotent_tools))
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await asyncio.wait({greeting, wire.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not greeting.done():
+                raise GreetingFailed(wire.ended.result())
+            return await greeting
+    finally:
+        greeting.cancel()
+
+
+async def _greet(session: ClientSession, idempotent_tools: frozenset[str]) -> tuple[ToolInfo, ...]:
     from mcp.shared.exceptions import MCPError
     from pydantic import ValidationError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -53,11 +53,13 @@ class Latency:
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call under way; ``outcome`` is what it will be counted as."""
+    """One call under way; ``outcome`` is what it will be counted as, ``queued_seconds`` how long it waited its turn."""
 
     tool: str
     outcome: str = "cancelled"
     seconds: float = 0.0
+    queued_seconds: float = 0.0
+    error: str = ""
 
 
 class CallStats:
@@ -69,7 +71,8 @@ class CallStats:
         self._in_flight: Counter[str] = Counter()
 
     @contextmanager
-    def call(self, tool: str) -> Iterator[CallRecord]:
+    def call(self, tool: str, note: Callable[[CallRecord], None] = lambda record: None) -> Iterator[CallRecord]:
+        """One call, from here to the end of the block; ``note`` is given the record then."""
         record = CallRecord(tool)
         self._in_flight[tool] += 1
         began = time.monotonic()
@@ -80,6 +83,7 @@ class CallStats:
             self._in_flight[tool] -= 1
             self._outcomes[tool, record.outcome] += 1
             self._latencies.setdefault(tool, Latency()).add(record.seconds)
+            note(record)
 
     def metrics(self) -> tuple[Metric, ...]:
         calls = [

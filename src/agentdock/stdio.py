@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agentdock.reaping import HAS_GROUPS, guardian, signal_group
 from agentdock.spec import ServerSpec
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+STDERR = 2
 DRAIN_SECONDS = 0.2
 STDIN_GRACE_SECONDS = 1.0
 TERM_GRACE_SECONDS = 1.0
@@ -25,19 +26,24 @@ TERM_GRACE_SECONDS = 1.0
 class _Child(asyncio.SubprocessProtocol):
     """Splits stdout into messages and turns every way of ending into one future."""
 
-    def __init__(self, inbox: MemoryObjectSendStream[Any]) -> None:
+    def __init__(self, inbox: MemoryObjectSendStream[Any], errors: Callable[[bytes], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._inbox = inbox
+        self._errors = errors
         self._parts: list[bytes] = []
         self._size = 0
         self.transport: asyncio.SubprocessTransport | None = None
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self.exited = asyncio.Event()
+        self.errors_ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == STDERR:
+            self._errors(data)
+            return
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._message(b"".join([*self._parts, line]))
@@ -50,6 +56,9 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Our end of stdin breaks, or stdout ends: wait a moment for the exit code, which says more."""
+        if fd == STDERR:
+            self.errors_ended.set()
+            return
         self._loop.call_later(DRAIN_SECONDS, self._end, "closed its pipe")
 
     def process_exited(self) -> None:
@@ -90,8 +99,8 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 @asynccontextmanager
-async def stdio_wire(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterator[Wire]:
-    """Start the server of a resolved ``spec`` with its stderr in ``errors``; leave with its whole group gone.
+async def stdio_wire(spec: ServerSpec, errors: Callable[[bytes], None]) -> AsyncIterator[Wire]:
+    """Start the server of a resolved ``spec``; leave with its whole group gone. ``errors`` gets its stderr in parts.
 
     Raises ``OSError`` if the process cannot be started.
     """
@@ -102,12 +111,12 @@ async def stdio_wire(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterator
     loop = asyncio.get_running_loop()
     try:
         transport, child = await loop.subprocess_exec(
-            lambda: _Child(inbox),
+            lambda: _Child(inbox, errors),
             spec.command,
             *spec.args,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=subprocess.PIPE,
             cwd=spec.cwd,
             env=spec.environment(),
             start_new_session=HAS_GROUPS,
@@ -134,6 +143,8 @@ async def stdio_wire(spec: ServerSpec, errors: IO[bytes] | int) -> AsyncIterator
                 signal_group(pid, force=True)
                 guardian.remove(pid)
             writer.cancel()
+            if child.exited.is_set():
+                await _set_within(child.errors_ended, DRAIN_SECONDS)
             transport.close()
             for stream in (inbox, incoming, outgoing, outbox):
                 stream.close()
@@ -148,18 +159,18 @@ async def _write(outbox: MemoryObjectReceiveStream[SessionMessage], stdin: async
 async def _stop(child: _Child, stdin: asyncio.WriteTransport, pid: int) -> None:
     """Close stdin, then SIGTERM, then SIGKILL, each with its grace."""
     stdin.close()
-    if await _exited(child, STDIN_GRACE_SECONDS):
+    if await _set_within(child.exited, STDIN_GRACE_SECONDS):
         return
     signal_group(pid, force=False)
-    if await _exited(child, TERM_GRACE_SECONDS):
+    if await _set_within(child.exited, TERM_GRACE_SECONDS):
         return
     signal_group(pid, force=True)
-    await _exited(child, TERM_GRACE_SECONDS)
+    await _set_within(child.exited, TERM_GRACE_SECONDS)
 
 
-async def _exited(child: _Child, seconds: float) -> bool:
+async def _set_within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(child.exited.wait(), seconds)
+        await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
         return False
     return True

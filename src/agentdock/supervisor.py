@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +17,7 @@ from agentdock.calls import (
     StartFailed,
     ToolInfo,
 )
+from agentdock.logs import RotatingFile, Rotation, log_name
 from agentdock.spec import BUILTIN, MissingVariable, ServerSpec, builtin_server
 from agentdock.states import RestartPolicy, ServerState, ServerStatus
 from agentdock.upstream import Upstream
@@ -43,11 +43,6 @@ __all__ = [
 ]
 
 
-def log_name(server: str) -> str:
-    """File name for the stderr of ``server``; a name with a separator stays inside the folder."""
-    return re.sub(r"[^\w.-]", "_", server) + ".log"
-
-
 class Supervisor:
     """Runs servers and calls their tools. ``failed`` is set, and ``failure`` says why, once a server gave up.
 
@@ -66,7 +61,7 @@ class Supervisor:
         self._upstreams = {
             spec.name: Upstream(
                 spec,
-                log_path=log_dir / log_name(spec.name) if log_dir else None,
+                log=RotatingFile(log_dir / log_name(spec.name), Rotation()) if log_dir else None,
                 policy=policy,
                 on_failed=self._note_failure,
             )

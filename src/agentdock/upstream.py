@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import IO, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from agentdock.calls import (
     CallOutcome,
@@ -23,16 +20,15 @@ from agentdock.calls import (
     StartFailed,
     ToolInfo,
 )
+from agentdock.connect import open_wire, why_unreachable
 from agentdock.link import GreetingFailed, Link, NotSent, greet
+from agentdock.logs import ErrorStream, RotatingFile
+from agentdock.redaction import Redactor, secrets_of, without_secrets
 from agentdock.spec import MissingVariable, ServerSpec
 from agentdock.states import RestartPolicy, ServerState
-from agentdock.stdio import stdio_wire
 from agentdock.wire import Wire
 
 logger = logging.getLogger(__name__)
-
-TAIL_BYTES = 1500
-T = TypeVar("T")
 
 
 class Upstream:
@@ -42,19 +38,20 @@ class Upstream:
         self,
         spec: ServerSpec,
         *,
-        log_path: Path | None = None,
+        log: RotatingFile | None = None,
         policy: RestartPolicy | None = None,
         on_failed: Callable[[ServerFailed], None] = lambda failure: None,
         on_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_changed`` is called after each change of state, when the tools may have changed too."""
+        """``log`` takes the stderr of a process. ``on_changed`` is called after each change of state or tools."""
         self.spec = spec
         self.state = ServerState.STOPPED
         self.reason = ""
         self.tools: tuple[ToolInfo, ...] = ()
         self.restarts = 0
         self.total_restarts = 0
-        self._log_path = log_path
+        self._log = log
+        self._redact = Redactor()
         self._policy = policy or RestartPolicy()
         self._on_failed = on_failed
         self._on_changed = on_changed
@@ -144,7 +141,7 @@ class Upstream:
             self.restarts = 0
             raise
         self.restarts = 0
-        return outcome
+        return without_secrets(outcome, self._redact) if outcome.is_error else outcome
 
     async def _link_by(self, deadline: float, tool: str, limit_seconds: float) -> Link:
         try:
@@ -240,34 +237,34 @@ class Upstream:
             spec = self.spec.resolved()
         except MissingVariable as error:
             return str(error)
-        with self._open_log() as log:
-            begin = log.seek(0, 2)
-            try:
-                ended = await self._hold_wire(spec, log)
-            except OSError as error:
-                ended = f"could not be started: {error.strerror or error}: {error.filename or spec.command}"
-            except Exception as error:  # boundary: whatever tasks of the SDK raise ends this connection only
-                if spec.remote is None:
-                    raise
-                ended = _unreachable(error)
-            tail = _tail(log, begin)
-        return f"tool server {self.name!r} {ended}" + (f"; its stderr ends with:\n{tail}" if tail else "")
+        self._redact = Redactor(secrets_of([self.spec]))
+        errors = ErrorStream(self._log, self._redact)
+        try:
+            ended = await self._hold_wire(spec, errors)
+        except OSError as error:
+            ended = f"could not be started: {error.strerror or error}: {error.filename or spec.command}"
+        except Exception as error:  # boundary: whatever tasks of the SDK raise ends this connection only
+            if spec.remote is None:
+                raise
+            ended = why_unreachable(error)
+        tail = errors.tail()
+        return self._redact(f"tool server {self.name!r} {ended}" + (f"; its stderr ends with:\n{tail}" if tail else ""))
 
-    async def _hold_wire(self, spec: ServerSpec, log: IO[bytes]) -> str:
+    async def _hold_wire(self, spec: ServerSpec, errors: ErrorStream) -> str:
         from mcp.client.session import ClientSession
 
         limit = spec.start_timeout_seconds
-        async with _wire(spec, log) as wire, ClientSession(wire.incoming, wire.outgoing) as session:
+        async with open_wire(spec, errors.feed) as wire, ClientSession(wire.incoming, wire.outgoing) as session:
             self._greeting = wire
             try:
-                self.tools = await _unless_ended(wire, greet(session, spec.idempotent_tools), limit)
+                self.tools = await greet(session, wire, spec.idempotent_tools, timeout_seconds=limit)
             except TimeoutError:
                 return f"did not answer within {limit:g} s of its start"
             except GreetingFailed as failed:
                 return wire.ended.result() if wire.ended.done() else str(failed)
             finally:
                 self._greeting = None
-            link = Link(self.name, session, wire, asyncio.get_running_loop().time())
+            link = Link(self.name, session, wire, asyncio.get_running_loop().time(), self._redact)
             await self._serve(link)
             if spec.remote is not None and not self._stopping.is_set():
                 await link.settle()
@@ -301,47 +298,3 @@ class Upstream:
         elif not trouble and link.suspect:
             link.suspect = False
             self._wake()
-
-    def _open_log(self) -> IO[bytes]:
-        if self._log_path is None:
-            return tempfile.TemporaryFile()
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
-        return self._log_path.open("a+b")
-
-
-@asynccontextmanager
-async def _wire(spec: ServerSpec, log: IO[bytes]) -> AsyncIterator[Wire]:
-    if spec.remote is None:
-        async with stdio_wire(spec, log) as wire:
-            yield wire
-        return
-    from agentdock.remote import remote_wire
-
-    async with remote_wire(spec) as wire:
-        yield wire
-
-
-async def _unless_ended(wire: Wire, greeting: Coroutine[Any, Any, T], timeout_seconds: float) -> T:
-    """The result of ``greeting``, which ends with the connection. Raises ``GreetingFailed`` and ``TimeoutError``."""
-    task = asyncio.create_task(greeting)
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await asyncio.wait({task, wire.ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise GreetingFailed(wire.ended.result())
-            return await task
-    finally:
-        task.cancel()
-
-
-def _unreachable(error: BaseException) -> str:
-    """What an error, or the first within a group of errors, says of a server that was to be reached."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"could not be reached: {error or type(error).__name__}"
-
-
-def _tail(log: IO[bytes], begin: int) -> str:
-    size = log.seek(0, 2)
-    log.seek(max(begin, size - TAIL_BYTES))
-    return log.read().decode(errors="replace").strip()

@@ -1,7 +1,7 @@
 """A real stdio server of the 2025 protocol, without any SDK, that misbehaves on request.
 
 Options: --tools a,b,...  --pages N  --repeat-cursor  --die-at-start TEXT  --silent  --starts FILE  --calls FILE
-         --die-while FILE (is there)  --start-seconds S
+         --die-while FILE (is there)  --start-seconds S  --say-env NAME
 """
 
 import argparse
@@ -20,6 +20,7 @@ OPTIONS.add_argument("--repeat-cursor", action="store_true")
 OPTIONS.add_argument("--die-at-start", default="")
 OPTIONS.add_argument("--die-from-start", type=int, default=0)
 OPTIONS.add_argument("--die-while", default="")
+OPTIONS.add_argument("--say-env", default="")
 OPTIONS.add_argument("--start-seconds", type=float, default=0)
 OPTIONS.add_argument("--silent", action="store_true")
 OPTIONS.add_argument("--starts", default="")
@@ -112,6 +113,8 @@ def answer(request: dict) -> None:
 
 def main() -> None:
     starts = note(OPTS.starts, "start")
+    if OPTS.say_env:
+        print("my key is", os.environ[OPTS.say_env], "and more", file=sys.stderr, flush=True)
     if OPTS.die_at_start or (OPTS.die_from_start and starts >= OPTS.die_from_start):
         sys.exit(OPTS.die_at_start or "broken since the last deployment")
     if OPTS.die_while and os.path.exists(OPTS.die_while):

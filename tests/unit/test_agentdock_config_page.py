@@ -13,6 +13,7 @@ FOREIGN = {"alwaysAllow", "autoApprove", "description", "encoding", "encoding_er
 TABLES = {
     "server.NAME": ('[server.a]\ncommand = "x"', '[server.a]\nurl = "https://x"', '[server.python]\nkind = "builtin"'),
     "gateway": ('[server.a]\ncommand = "x"\n[gateway]',),
+    "logs": ('[server.a]\ncommand = "x"\n[logs]',),
     "profile.NAME": ('[server.a]\ncommand = "x"\n[profile.a]',),
 }
 
