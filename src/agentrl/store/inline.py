@@ -70,3 +70,6 @@ class InlineStore(SqliteStore):
             return query(self._inline.opened())
         except sqlite3.Error as error:
             raise StoreError(str(error)) from error
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        return work()

@@ -153,7 +153,7 @@ class SqliteStore:
     async def finalize_group(self, claim: Claim, verdict: GroupVerdict, rows: Sequence[DBRecordData]) -> bool:
         codec.check_verdict(verdict, rows, claim.task)
         lease, text = self._lease(claim), codec.verdict_text(verdict, f"verdict of {claim.task.id}")
-        packed = await asyncio.to_thread(lambda: [(row, documents.data_row_columns(row)) for row in rows])
+        packed = await self._off_loop(lambda: [(row, documents.data_row_columns(row)) for row in rows])
         return await self._write(lambda db: records.finalize_group(db, lease, verdict, text, packed))
 
     async def set_aside(self, split: Split, reason: str) -> int:
@@ -325,6 +325,10 @@ class SqliteStore:
 
     def _service(self, row: sqlite3.Row) -> InferenceService:
         return documents.service(row, self._clock())
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        """Packing the rows of a long group would hold up every episode of the process."""
+        return await asyncio.to_thread(work)
 
     async def _write(self, statement: Callable[[sqlite3.Connection], T]) -> T:
         if self._read_only:
