@@ -11,7 +11,7 @@ import pytest
 from runs import SCRIPTED, Run, write_tasks
 from safetensors.torch import load_file
 
-pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 NUM_STEPS = 6
 
@@ -39,6 +39,7 @@ def weights(run: Run) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("victim", ["sampler", "engine", "trainer"])
 def test_a_killed_process_fails_the_run_by_name_and_the_resumed_run_ends_with_the_same_weights(
     folder: Path, options: dict[str, str], undisturbed: Run, victim: str
@@ -61,11 +62,35 @@ def test_a_killed_process_fails_the_run_by_name_and_the_resumed_run_ends_with_th
     assert weights(run) == weights(undisturbed)
     kept = {record.id for record in run.ask(lambda store: store.find("record", status="scored"))}
     assert finished <= kept
+    check_each_slot_is_trained_once(run)
+
+
+def check_each_slot_is_trained_once(run: Run) -> None:
     trained = run.ask(lambda store: store.find("row", status="trained"))
     assert all(row.trained_count == 1 for row in trained)
     assert len({(row.task, row.slot) for row in trained}) == len(trained)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_trainer_that_is_killed_three_times_ends_with_the_same_weights(
+    folder: Path, options: dict[str, str], undisturbed: Run
+) -> None:
+    run = Run(folder, "killed-thrice").start(options)
+    for step in (2, 3, 5):
+        run.wait_for_step(step)
+        os.kill(run.pid_of("trainer"), signal.SIGKILL)
+        code, printed = run.end()
+        assert code == 1
+        assert "the trainer process was killed by SIGKILL" in printed
+        run.start(options, "--resume_from_checkpoint=auto")
+    code, printed = run.end()
+    assert code == 0, printed + run.logs()
+    assert weights(run) == weights(undisturbed)
+    check_each_slot_is_trained_once(run)
+
+
+@pytest.mark.ci
 def test_ctrl_c_saves_the_step_in_progress_and_the_run_goes_on(
     folder: Path, options: dict[str, str], undisturbed: Run
 ) -> None:

@@ -227,17 +227,14 @@ def check_nobody_waits_longer_than_a_lease(found: Found, deaths: dict[str, float
                 assert following["time"] - died < LEASE_SECONDS + SLACK_SECONDS
 
 
-@pytest.mark.ci
-@pytest.mark.timeout(90)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, hosts: list[Host]) -> None:
-    asyncio.run(push(tmp_path))
-    host = Host(tmp_path, random.Random(seed))
+def survive_ten_kills(folder: Path, seed: int, hosts: list[Host]) -> None:
+    asyncio.run(push(folder))
+    host = Host(folder, random.Random(seed))
     hosts.append(host)
     run_with_kills(host)
     assert len(host.deaths) >= NUM_KILLS
     assert {TRAINER, FINISHING} <= set(host.deaths)
-    found = asyncio.run(look(tmp_path))
+    found = asyncio.run(look(folder))
     assert STOPPING in {each["actor"] for each in of_kind(found, "lost")}
     check_every_slot_is_terminal(found)
     check_no_finished_record_is_lost(found)
@@ -245,6 +242,20 @@ def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, ho
     check_no_row_is_trained_twice_in_the_surviving_lineage(found)
     check_every_group_is_trained_or_accounted_for(found)
     check_nobody_waits_longer_than_a_lease(found, host.deaths)
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ten_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, hosts: list[Host]) -> None:
+    survive_ten_kills(tmp_path, seed, hosts)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path: Path, seed: int, hosts: list[Host]) -> None:
+    survive_ten_kills(tmp_path, seed, hosts)
 
 
 @pytest.mark.ci

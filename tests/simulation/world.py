@@ -296,7 +296,7 @@ class World:
                 walked[states.get(task.id, "dropped" if had_rows else "empty")] += 1
         counted = await self.store.queue(Split.TRAIN)
         abandoned, dropped = sum(counted.abandoned.values()), sum(counted.dropped.values())
-        assert counted == QueueCounts(
+        walked_counts = QueueCounts(
             **{
                 name: walked[name] for name in ("created", "running", "completed", "empty", "ready", "taken", "trained")
             },
@@ -305,17 +305,21 @@ class World:
             pushed_again=counted.pushed_again,
             fresh_taken=walked["taken"] + walked["trained"],
         )
-        assert (abandoned, dropped) == (walked["abandoned"], walked["dropped"])
-        assert (await self.store.spending()).get("calls", 0) == await self.store.count("turn")
+        assert counted == walked_counts, "what was counted is not what is there"
+        assert (abandoned, dropped) == (walked["abandoned"], walked["dropped"]), "groups without rows"
+        calls = (await self.store.spending()).get("calls", 0)
+        assert calls == await self.store.count("turn"), "a turn was not spent once"
 
     async def check_at_the_end(self) -> None:
         found = await self.store.find("task")
         assert len(found) == GROUPS, "an epoch was not pushed exactly once"
-        assert {task.status for task in found} <= {TaskStatus.COMPLETED, TaskStatus.ABANDONED}
-        assert await self.store.count("record", status=RecordStatus.RUNNING) == 0
+        assert {task.status for task in found} <= {TaskStatus.COMPLETED, TaskStatus.ABANDONED}, "a group did not end"
+        assert await self.store.count("record", status=RecordStatus.RUNNING) == 0, "a record did not end"
         states = {each: status.value for each, status, *_ in await self.store.row_states()}
-        assert {each for each, status in states.items() if status == "trained"} == set(self.now.rows)
-        assert set(states.values()) <= {"trained", "dropped"}
+        assert {each for each, status in states.items() if status == "trained"} == set(self.now.rows), (
+            "what is trained is not what the trainer trained"
+        )
+        assert set(states.values()) <= {"trained", "dropped"}, "a row did not end"
 
     # --- Schedules ---
 
