@@ -10,12 +10,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from agentdock.config import ConfigProblem, DockConfig, load_config
 from agentdock.discovery import RunningGateway, TokenProblem, announce, own_token, user_state_dir, withdraw
 from agentdock.dock import Dock
 from agentdock.gateway.app import CannotListen, serving
+from agentdock.watch import follow
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,9 +66,11 @@ async def _up(config: DockConfig, args: argparse.Namespace) -> int:
                 url=url, pid=os.getpid(), token_file=str(token.file or ""), state_dir=str(state_dir)
             )
             announced = announce(running, state_dir)
+            following = asyncio.create_task(follow(dock, partial(print, flush=True)))
             try:
                 await ended
             finally:
+                following.cancel()
                 withdraw(announced, os.getpid())
                 start.cancel()
     finally:

@@ -181,7 +181,10 @@ class Dock:
         )
 
     async def reload(self) -> ReloadOutcome:
-        """Read the configuration file again and start, end or restart only what changed in it."""
+        """Read the configuration file again and start, end or restart only what changed in it.
+
+        Calls that are under way on servers that end have a while to end by themselves.
+        """
         try:
             config = load_config(self.config.path)
         except ConfigProblem as problem:
@@ -196,7 +199,8 @@ class Dock:
         ended = [self._pools[name] for name in (*outcome.removed, *outcome.changed)]
         fresh = {name: self._pool(wanted[name]) for name in (*outcome.added, *outcome.changed)}
         self._pools = {name: fresh.get(name) or self._pools[name] for name in wanted}
-        self.config = config
+        where = self.config.gateway
+        self.config = replace(config, gateway=replace(config.gateway, host=where.host, port=where.port))
         self._call_log = self._new_call_log()
         self._note_change()
         starts = [self._start_soon(pool) for pool in fresh.values()]

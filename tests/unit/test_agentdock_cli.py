@@ -69,3 +69,47 @@ def test_check_lists_tools_and_names_what_is_broken(tmp_path: Path) -> None:
         [*command, "none.toml"], env=environment(tmp_path), capture_output=True, text=True, timeout=60
     )
     assert (none.returncode, "none.toml: cannot be read" in none.stderr) == (2, True)
+
+
+def test_up_follows_its_configuration_and_names_the_line_of_a_mistake(tmp_path: Path) -> None:
+    state, file = tmp_path / "state", tmp_path / "dock.toml"
+    entry = f'[server.NAME]\ncommand = "{sys.executable}"\nargs = ["-S", "{ODD}", "--tools", "echo"]\n'
+    file.write_text(entry.replace("NAME", "first"))
+    command = [sys.executable, "-m", "agentdock", "up", str(file), "--port", "0", "--state-dir", str(state)]
+    process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+
+    def printed(text: str) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if text in line:
+                return
+        raise AssertionError(f"{text!r} was not printed")
+
+    def tools() -> set[str]:
+        gateway = json.loads((state / "gateway.json").read_text())
+        token = Path(gateway["token_file"]).read_text().strip()
+        wanted = urllib.request.Request(gateway["url"] + "/mcpapi/tools", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(wanted) as answer:
+            return {tool["function"]["name"] for tool in json.load(answer)["tools"]}
+
+    try:
+        printed("gateway http")
+        while not (state / "gateway.json").exists():
+            time.sleep(0.02)
+        assert tools() == {"first.echo"}
+        file.write_text(entry.replace("NAME", "first") + entry.replace("NAME", "second"))
+        printed("was read again: added second")
+        assert tools() == {"first.echo", "second.echo"}
+        file.write_text(entry.replace("NAME", "third") + "comand = 1\n")
+        printed("has mistakes and is not used")
+        printed("dock.toml:4: server.third.comand: is not known here; did you mean 'command'?")
+        assert tools() == {"first.echo", "second.echo"}
+        file.write_text(entry.replace("NAME", "second"))
+        printed("was read again: removed first")
+        assert tools() == {"second.echo"}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.stdout.close()

@@ -218,3 +218,25 @@ def test_a_reload_touches_only_what_changed_and_tells_listeners(tmp_path: Path) 
 
     write(("kept", ""), ("edited", ""), ("gone", ""))
     play(load_config(file), tmp_path, scene)
+
+
+def test_a_removed_server_finishes_the_calls_that_are_under_way(tmp_path: Path) -> None:
+    file = tmp_path / "dock.toml"
+    entry = f'[server.NAME]\ncommand = "{sys.executable}"\nargs = ["-S", "{ODD}"]\n'
+    file.write_text(entry.replace("NAME", "kept") + entry.replace("NAME", "gone"))
+
+    async def scene(dock: Dock) -> None:
+        removed = pid_of(dock, "gone")
+        pending = asyncio.create_task(dock.call("gone.slow", {"text": "whole"}))
+        while samples(dock, "agentdock_calls_in_flight").get(("gone.slow",)) != 1:
+            await asyncio.sleep(0.01)
+        file.write_text(entry.replace("NAME", "kept"))
+        reloading = asyncio.create_task(dock.reload())
+        await asyncio.sleep(0.1)
+        with pytest.raises(UnknownTool):
+            await dock.call("gone.echo", {})
+        assert (await pending).text == "whole"
+        assert (await reloading).removed == ("gone",)
+        assert not Path(f"/proc/{removed}").exists()
+
+    play(load_config(file), tmp_path, scene)
