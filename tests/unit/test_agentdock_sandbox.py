@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agentdock.sandbox import sweep
 from agentdock.sandbox.limits import Execution, Limits
 from agentdock.sandbox.run import Sandbox
 from agentdock.sandbox.tiers import TIERS
@@ -86,6 +87,24 @@ while True:
 def test_eight_gigabytes_are_a_memory_error() -> None:
     execution = run("x = bytearray(8 * 1024**3)")
     assert execution.stderr.endswith("MemoryError\n")
+
+
+def test_the_memory_of_several_processes_counts_also_where_their_shares_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container without the right to trace is refused ``smaps_rollup``: the sum must not become nothing."""
+    text = sweep._text
+    monkeypatch.setattr(sweep, "_text", lambda pid, name: b"" if name == "smaps_rollup" else text(pid, name))
+    code = """
+import os, time
+for _ in range(6):
+    if os.fork() == 0:
+        held = bytearray(os.urandom(1024)) * (80 * 1024)
+        time.sleep(600)
+time.sleep(600)
+"""
+    execution = run(code, Limits(wall_seconds=20, memory_bytes=256 * 1024**2))
+    assert execution.stopped == "memory limit of 256 MiB for all processes together"
 
 
 def test_a_detached_child_is_killed_and_does_not_hold_the_call() -> None:

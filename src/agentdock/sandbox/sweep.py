@@ -44,9 +44,14 @@ def send(pids: Collection[int], sent: signal.Signals) -> None:
 
 
 def memory_bytes(pids: Collection[int], limit: int) -> int:
-    """What ``pids`` hold together; pages that they share are told apart only where the sum is above ``limit``."""
-    total = sum(_sum(ANONYMOUS, _text(pid, "status")) for pid in pids) * 1024
-    return total if total <= limit else sum(_sum(SHARE, _text(pid, "smaps_rollup")) for pid in pids) * 1024
+    """What ``pids`` hold together; pages that they share are told apart only where the sum is above ``limit``.
+
+    Where the kernel refuses to tell shares (no right to trace another user), shared pages count for each process.
+    """
+    held = {pid: _sum(ANONYMOUS, _text(pid, "status")) for pid in pids}
+    if sum(held.values()) * 1024 <= limit:
+        return sum(held.values()) * 1024
+    return sum(_share(pid) or kilobytes for pid, kilobytes in held.items()) * 1024
 
 
 def uid_in_use(uid: int) -> bool:
@@ -86,6 +91,10 @@ def _text(pid: int, name: str) -> bytes:
             return file.readall()
     except OSError:
         return b""
+
+
+def _share(pid: int) -> int:
+    return _sum(SHARE, _text(pid, "smaps_rollup"))
 
 
 def _uid(status: bytes) -> int:
