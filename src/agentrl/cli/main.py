@@ -20,6 +20,7 @@ COMMANDS = {
     "sample": ("agentrl.cli.sample", "a sampler alone (no torch)"),
     "node": ("agentrl.cli.node", "engine, sampler and evaluation beside trainers started elsewhere"),
     "status": ("agentrl.cli.status", "where a run stands, and who in it waits for whom"),
+    "store": ("agentrl.cli.store", "list the runs of a store, or delete one"),
     "eval": ("agentrl.cli.evaluate", "a model on held-out tasks: success with its standard error"),
     "serve": ("agentrl.cli.serve", "the embedded engine over HTTP"),
     "sft": ("agentrl.cli.sft", "supervised training on dialogues with tool calls"),

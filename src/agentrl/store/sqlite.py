@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentrl.errors import StoreError
-from agentrl.store import aside, codec, counters, documents, leases, records, refills, registry, steps
+from agentrl.errors import ConfigError, StoreError
+from agentrl.store import aside, codec, counters, documents, inventory, leases, records, refills, registry, steps
 from agentrl.store.base import (
     LEASE_SECONDS,
     MAX_ATTEMPTS,
@@ -83,7 +83,15 @@ class SqliteStore:
             return
         if not self._read_only:
             await self._writer.open()
+            await self._refuse_dropping()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+
+    async def _refuse_dropping(self) -> None:
+        try:
+            await self._write(lambda db: inventory.refuse_dropping(db, self.path, self.run))
+        except ConfigError:
+            await self._writer.close()
+            raise
 
     async def close(self) -> None:
         """Commit what is queued and end both threads. A closed store may be opened again."""
