@@ -11,7 +11,7 @@ import pytest
 from agentdock.arguments import fit
 from agentdock.entries import BUILTIN_ALIASES
 from agentdock.searching.corpus import CorpusProblem, read_corpus
-from agentdock.searching.engines import chosen_engines
+from agentdock.searching.engines import Wanted, chosen_engines
 from agentdock.searching.fusion import Fusion
 from agentdock.searching.hits import EngineFailed, Hit, one_line
 from agentdock.searching.local import LocalEngine, passage
@@ -205,8 +205,10 @@ def test_the_reference_names_reach_search_and_fetch_url() -> None:
     assert set(BUILTIN_ALIASES["fetch_url"]) >= {"web", "search_web", "search-fusion"}
 
 
-def test_local_alone_is_chosen_for_a_corpus(tmp_path: Path) -> None:
-    assert [engine.name for engine in chosen_engines([], {}, corpus=folder(tmp_path))] == ["local"]
+def test_local_alone_is_chosen_for_a_corpus_even_where_keys_are_set(tmp_path: Path) -> None:
+    assert [engine.name for engine in chosen_engines(Wanted(corpus=folder(tmp_path)), {"SERPER_API_KEY": "k"})] == [
+        "local"
+    ]
 
 
 def test_the_server_answers_through_mcp_with_a_text_for_the_list(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 MAX_TITLE_CHARACTERS = 200
+MAX_SNIPPET_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,20 @@ class EngineFailed(Exception):
         super().__init__(reason)
         self.retryable = retryable
         self.rest_seconds = rest_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One result as a service gives it; any text may be empty."""
+
+    title: str = ""
+    url: str = ""
+    snippet: str = ""
+    date: str = ""
+
+
+class UnreadableAnswer(Exception):
+    """A service answered, but not with results; the text goes on after its name."""
 
 
 class Engine(Protocol):

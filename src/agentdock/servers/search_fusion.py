@@ -1,4 +1,4 @@
-"""``python -m agentdock.servers.search_fusion --corpus FOLDER``: the tool ``search``, over texts of one's own."""
+"""``python -m agentdock.servers.search_fusion``: the tool ``search``, over texts of one's own or the web."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentdock.searching.corpus import CorpusProblem
-from agentdock.searching.engines import chosen_engines
+from agentdock.searching.engines import ENGINES, Wanted, chosen_engines
 from agentdock.searching.fusion import Found, Fusion
 from agentdock.searching.hits import EngineFailed
 from agentdock.servers.serve import Answer, ServedTool, serve
@@ -105,14 +105,26 @@ def _fields(query: str, outcome: Found | EngineFailed) -> dict[str, Any]:
 
 def build(arguments: Sequence[str] | None, environ: Mapping[str, str]) -> tuple[SearchTool, Fusion]:
     """What command line and environment ask for; raise ``ValueError`` or ``CorpusProblem`` if that cannot search."""
-    parser = argparse.ArgumentParser(prog="agentdock.servers.search_fusion", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="agentdock.servers.search_fusion",
+        description=__doc__,
+        epilog=f"Engines: {', '.join(ENGINES)}. Environment: their keys, AGENTDOCK_PROXY (URL of an HTTP proxy).",
+    )
     parser.add_argument("--engine", action="append", default=[], help="repeat; the first that answers counts")
     parser.add_argument("--corpus", type=Path, help="JSONL with title, text, url a line, or a folder of texts and HTML")
     parser.add_argument("--corpus-url", default="", help="where the corpus is served; put before its relative URLs")
+    parser.add_argument("--url", action="append", default=[], help="ENGINE=URL: ask a service there; repeat")
+    parser.add_argument("--timeout-seconds", type=float, default=20.0, help="for one query at one engine")
     options = parser.parse_args(arguments)
-    fusion = Fusion(
-        chosen_engines(options.engine, environ, corpus=options.corpus, corpus_url=options.corpus_url),
+    wanted = Wanted(
+        names=options.engine,
+        corpus=options.corpus,
+        corpus_url=options.corpus_url,
+        urls=options.url,
+        timeout_seconds=options.timeout_seconds,
+        proxy=environ.get("AGENTDOCK_PROXY") or None,
     )
+    fusion = Fusion(chosen_engines(wanted, environ))
     return SearchTool(fusion), fusion
 
 
