@@ -258,3 +258,20 @@ def test_two_hundred_requests_at_once_are_all_answered() -> None:
                 await client.close()
 
     asyncio.run(main())
+
+
+def test_samplers_with_fewer_sessions_than_services_do_not_all_fill_the_same_ones() -> None:
+    async def main() -> int:
+        engines = {f"http://e{i}": Losing(count_up, version=0, max_context=64) for i in range(16)}
+        pools = [EnginePool(list(engines), connect=engines.__getitem__) for _ in range(8)]
+        sampling = Sampling(max_new_tokens=1)
+        await asyncio.gather(
+            *(
+                pool.generate([1], sampling=sampling, session=f"r/train/0/{index}/{slot}/0", deadline_seconds=5)
+                for index, pool in enumerate(pools)
+                for slot in range(2)
+            )
+        )
+        return sum(engine.num_asked > 0 for engine in engines.values())
+
+    assert asyncio.run(main()) >= 8

@@ -7,6 +7,7 @@ service.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import OrderedDict
@@ -134,8 +135,15 @@ class EnginePool:
         return self._settle(session, await self._well_services(deadline_seconds))
 
     def _settle(self, session: str, services: Sequence[Service]) -> Service:
-        """The least loaded of ``services`` becomes the home of ``session``; one that fails fast is not preferred."""
-        service = min(services, key=lambda each: (each.num_failures, each.num_open))
+        """The least loaded of ``services`` becomes the home of ``session``; one that fails fast is not preferred.
+
+        Loads are those of this pool alone. Of equally loaded ones the session's name picks, else every sampler would
+        fill the same first services.
+        """
+        digest = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        first = int.from_bytes(digest, "big") % len(services)
+        rotated = (*services[first:], *services[:first])
+        service = min(rotated, key=lambda each: (each.num_failures, each.num_open))
         self._homes[session] = service
         self._homes.move_to_end(session)
         if len(self._homes) > NUM_SESSIONS:

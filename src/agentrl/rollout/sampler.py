@@ -23,7 +23,7 @@ from agentrl.rollout.group import GroupRunner
 from agentrl.rollout.waiting import awaited
 from agentrl.store.base import HEARTBEAT_SECONDS, Admission, Store
 from agentrl.telemetry import Stopwatch
-from agentrl.types import Claim, Split, TaskStatus, Worker
+from agentrl.types import Claim, Split, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ async def stream_ended(store: Store) -> bool:
     for split in (Split.TRAIN, Split.EVAL):
         if not await store.stream_ended(split):
             return False
-    unfinished = [await store.count("task", status=status) for status in (TaskStatus.CREATED, TaskStatus.RUNNING)]
+    unfinished = [(await store.queue(split)).unfinished for split in Split]
     return not any(unfinished)
 
 
