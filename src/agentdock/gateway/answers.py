@@ -18,6 +18,7 @@ STATUS = {
     "invalid_arguments": 422,
     TOOL_ERROR: 422,
     "refused": 502,
+    "busy": 503,
     "server_died": 502,
     "start_failed": 503,
     "server_failed": 503,

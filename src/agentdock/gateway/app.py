@@ -14,6 +14,7 @@ from agentdock.dock import Dock
 from agentdock.gateway.access import EVERY_ADDRESS, Access, Handler, add_cors, guard
 from agentdock.gateway.answers import Refused, error_answer, legacy_wanted
 from agentdock.gateway.health import HealthRoutes
+from agentdock.gateway.names import ToolNames
 from agentdock.gateway.rest import Routes, problem_answer
 
 logger = logging.getLogger(__name__)
@@ -26,13 +27,17 @@ class CannotListen(Exception):
 
 
 def build_app(dock: Dock, *, token: Token) -> web.Application:
+    from agentdock.gateway.mcp_routes import McpRoutes
+
     options = dock.config.gateway
     access = Access(options, token=token.value, token_place=token.place)
     app = web.Application(
         client_max_size=options.max_body_bytes, middlewares=[errors_as_json(options.legacy_errors), guard(access)]
     )
     app.on_response_prepare.append(add_cors)
-    app.add_routes(Routes(dock).table())
+    names = ToolNames(dock)
+    app.add_routes(Routes(dock, names).table())
+    McpRoutes(dock, names).add_to(app)
     app.add_routes(HealthRoutes(dock, access).table())
     return app
 

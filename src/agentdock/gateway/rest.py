@@ -10,8 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from agentdock.calls import CallOutcome, CallProblem, UnknownTool
-from agentdock.catalogue import DockTool
+from agentdock.calls import CallOutcome, CallProblem
 from agentdock.config import DEFAULT_PROFILE
 from agentdock.dock import Dock
 from agentdock.gateway.answers import (
@@ -26,28 +25,19 @@ from agentdock.gateway.answers import (
     result_answer,
     status_of,
 )
-from agentdock.gateway.formats import FORMATS, as_openai, safe_names, written
+from agentdock.gateway.formats import FORMATS, as_openai, written
+from agentdock.gateway.names import ToolNames
 
 SESSION_HEADER = "X-AgentDock-Session"
 TIMEOUT_HEADER = "X-AgentDock-Timeout"
 
 
-def find_tool(dock: Dock, name: str, profile: str) -> DockTool:
-    """The tool that an id, an alias, a bare name or a name of ``formats.safe_names`` means."""
-    try:
-        return dock.find(name, profile=profile)
-    except UnknownTool:
-        tool = safe_names(dock.tools(profile=profile)).get(name)
-        if tool is None:
-            raise
-        return tool
-
-
 class Routes:
     """Handlers of the REST paths. All that call or list take ``?profile=`` or a path under ``/p/{profile}``."""
 
-    def __init__(self, dock: Dock) -> None:
+    def __init__(self, dock: Dock, names: ToolNames) -> None:
         self._dock = dock
+        self._names = names
 
     def table(self) -> list[web.RouteDef]:
         return [
@@ -114,7 +104,7 @@ class Routes:
     ) -> CallOutcome:
         profile = _profile(request)
         return await self._dock.call(
-            find_tool(self._dock, name, profile).id,
+            self._names.find(name, profile).id,
             arguments,
             session=request.headers.get(SESSION_HEADER, ""),
             profile=profile,

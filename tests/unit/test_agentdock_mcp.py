@@ -1,0 +1,164 @@
+"""MCP of the gateway, by the official client in both protocols over real HTTP and to real server processes."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, TextContent
+
+from agentdock.config import DockConfig, GatewayOptions, Profile
+from agentdock.discovery import Token
+from agentdock.dock import Dock
+from agentdock.gateway import mcp_routes
+from agentdock.gateway.app import serving
+from agentdock.spec import ServerSpec
+
+ODD = Path(__file__).resolve().parent.parent / "tools_servers" / "odd.py"
+SECRET = "a-token-of-the-tests"
+BOTH = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+Scene = Callable[[str], Awaitable[None]]
+
+
+def odd(name: str, *args: str) -> ServerSpec:
+    return ServerSpec(name=name, command=sys.executable, args=("-S", str(ODD), *args))
+
+
+def text_of(result: CallToolResult) -> str:
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+def play(tmp_path: Path, scene: Scene, *servers: ServerSpec, **options: Any) -> None:
+    async def main() -> None:
+        profiles = {
+            "default": Profile(name="default"),
+            "small": Profile(name="small", servers=("a",), tools=("*.echo",)),
+        }
+        gateway = GatewayOptions(port=0, **options)
+        dock = Dock(DockConfig(servers=servers or (odd("a"),), profiles=profiles, gateway=gateway), state_dir=tmp_path)
+        try:
+            await dock.start()
+            async with serving(dock, token=Token(value=SECRET, file=None)) as url:
+                await scene(url)
+        finally:
+            await dock.close()
+
+    asyncio.run(main())
+
+
+class Connected:
+    """A client of the gateway's MCP, with further headers on every request."""
+
+    def __init__(self, url: str, mode: Any, **headers: str) -> None:
+        self._http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {SECRET}"} | headers, timeout=30)
+        self._client = Client(streamable_http_client(url, http_client=self._http), mode=mode)
+
+    async def __aenter__(self) -> Client:
+        return await self._client.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._client.__aexit__(*error)
+        await self._http.aclose()
+
+
+@BOTH
+def test_tools_are_listed_and_called_and_a_failing_tool_is_marked(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode) as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools][:2] == ["echo", "fail"]
+            assert tools[0].input_schema["properties"] == {"text": {"type": "string"}}
+            for name in ("echo", "a.echo"):
+                result = await client.call_tool(name, {"text": "é 42"})
+                assert (result.is_error, text_of(result)) == (False, "é 42")
+            failed = await client.call_tool("fail", {"text": "this"})
+            assert (failed.is_error, text_of(failed)) == (True, "failed on this")
+            with pytest.raises(MCPError, match="no tool 'nothing'") as unknown:
+                await client.call_tool("nothing", {})
+            assert unknown.value.code == -32602
+            assert (await client.list_prompts()).prompts == []
+            assert (await client.list_resources()).resources == []
+
+    play(tmp_path, scene)
+
+
+@BOTH
+def test_what_goes_wrong_between_gateway_and_tool_is_an_error_result_with_its_code(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode, **{"X-AgentDock-Timeout": "5"}) as client:
+            for tool, arguments, code in (
+                ("echo", {"text": {"not": "text"}}, "invalid_arguments"),
+                ("die", {}, "server_died"),
+            ):
+                result = await client.call_tool(tool, arguments)
+                assert result.is_error
+                assert result.meta is not None
+                assert result.meta["agentdock/error"]["code"] == code
+        async with Connected(f"{url}/mcp", mode, **{"X-AgentDock-Timeout": "0.3"}) as client:
+            result = await client.call_tool("hang", {})
+            assert result.is_error
+            assert result.meta is not None
+            assert result.meta["agentdock/error"] == {"code": "timeout", "retryable": False}
+
+    play(tmp_path, scene)
+
+
+@BOTH
+def test_the_path_chooses_the_profile(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/p/small/mcp", mode) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
+            with pytest.raises(MCPError, match="no tool 'fail'"):
+                await client.call_tool("fail", {})
+        right = {"Authorization": f"Bearer {SECRET}"}
+        async with aiohttp.ClientSession(headers=right) as http, http.post(f"{url}/p/large/mcp", json={}) as answer:
+            assert (answer.status, (await answer.json())["content"]["code"]) == (404, "unknown_profile")
+
+    play(tmp_path, scene, odd("a"), odd("b"))
+
+
+@BOTH
+def test_long_lists_come_in_pages(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_routes, "PAGE_SIZE", 2)
+
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode) as client:
+            names, cursor = [], None
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                names += [tool.name for tool in page.tools]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert names == ["echo", "fail", "hang", "slow", "big"]
+            with pytest.raises(MCPError, match="cursor 'x'"):
+                await client.list_tools(cursor="x")
+
+    play(tmp_path, scene, odd("a", "--tools", "echo,fail,hang,slow,big"))
+
+
+def test_mcp_is_behind_the_same_checks_as_all_else(tmp_path: Path) -> None:
+    async def scene(url: str) -> None:
+        right = {"Authorization": f"Bearer {SECRET}"}
+        async with aiohttp.ClientSession() as http:
+            for headers, status, code in (
+                ({}, 401, "unauthorized"),
+                (right | {"Origin": "http://evil.example"}, 403, "wrong_origin"),
+                (right | {"Host": "evil.example"}, 403, "wrong_host"),
+            ):
+                for path in ("/mcp", "/p/small/mcp"):
+                    async with http.post(url + path, json={}, headers=headers) as answer:
+                        assert (answer.status, (await answer.json())["content"]["code"]) == (status, code)
+            async with http.post(f"{url}/mcp", data=b"x" * 5000, headers=right) as answer:
+                assert answer.status == 413
+
+    play(tmp_path, scene, max_body_bytes=4096)
