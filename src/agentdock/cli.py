@@ -1,4 +1,4 @@
-"""The command ``agentdock``: ``up`` runs the gateway, ``check`` says what of a configuration works."""
+"""The command ``agentdock``: ``up`` runs the gateway, ``check`` tries a configuration, others ask a running gateway."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from agentdock.config import ConfigProblem, DockConfig, load_config
+from agentdock.asking import CannotAsk, ask
+from agentdock.config import DEFAULT_PROFILE, ConfigProblem, DockConfig, load_config
 from agentdock.discovery import RunningGateway, TokenProblem, announce, own_token, user_state_dir, withdraw
 from agentdock.dock import Dock
 from agentdock.gateway.app import CannotListen, serving
+from agentdock.gateway.formats import FORMATS
 from agentdock.watch import follow
 
 
@@ -24,11 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 something is not usable, 2 cannot even start."""
     args = _parser().parse_args(argv)
     try:
+        if args.command not in ("up", "check"):
+            return ask(args)
         config = load_config(args.config)
         return asyncio.run(_up(config, args) if args.command == "up" else _check(config))
-    except (ConfigProblem, TokenProblem, CannotListen) as error:
+    except (ConfigProblem, TokenProblem, CannotListen, CannotAsk) as error:
         print(f"agentdock: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +49,25 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--port", type=int, help="port to listen on; 0 takes a free one")
     up.add_argument("--state-dir", type=Path, help="folder of logs, token and gateway.json")
     up.add_argument("--token-file", type=Path, help="file of the token; written if it does not exist")
+    _add_asking(commands)
     return parser
+
+
+def _add_asking(commands: Any) -> None:
+    call = commands.add_parser("call", help="call a tool of the running gateway and print what it says")
+    call.add_argument("tool", help="its id SERVER.TOOL, or its name where only one tool has it")
+    call.add_argument("arguments", nargs="?", default="{}", help="a JSON object ({})")
+    tools = commands.add_parser("tools", help="print the tools of the running gateway as a model API takes them")
+    tools.add_argument("--format", choices=FORMATS, default="openai")
+    logs = commands.add_parser("logs", help="print the end of what a tool server wrote to its stderr")
+    logs.add_argument("server")
+    logs.add_argument("--follow", action="store_true", help="go on with what it writes, until SIGINT")
+    token = commands.add_parser("token", help="print the token, or put a new one in its place")
+    token.add_argument("action", nargs="?", choices=("show", "rotate"), default="show")
+    for command in (call, tools):
+        command.add_argument("--profile", default=DEFAULT_PROFILE, help=f"({DEFAULT_PROFILE})")
+    for command in (call, tools, logs, token):
+        command.add_argument("--state-dir", type=Path, help="folder of the gateway, as given to up")
 
 
 async def _up(config: DockConfig, args: argparse.Namespace) -> int:

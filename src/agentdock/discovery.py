@@ -113,7 +113,7 @@ def find_gateway(url: str) -> RunningGateway | None:
     if (urlsplit(url).hostname or "") not in LOOPBACK:
         return None
     gateway = read_gateway(_user_file(url))
-    return gateway if gateway is not None and _alive(gateway.pid) else None
+    return gateway if gateway is not None and is_alive(gateway.pid) else None
 
 
 def find_token(url: str) -> str | None:
@@ -152,7 +152,8 @@ def _user_file(url: str) -> Path:
     return user_state_dir() / "gateways" / f"{port}.json"
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process has this id, of whatever user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
