@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 from agentrl.store import counters
+from agentrl.store.failures import explained
 
 SCHEMA_VERSION = 3
 APPLICATION_ID = 0x41475253
@@ -103,7 +104,9 @@ def prepare(path: Path) -> sqlite3.Connection:
         use_write_ahead_log(db)
         create_tables(db, path)
     except (OSError, sqlite3.Error) as error:
-        raise ConfigError(f"cannot open {path}: {error}", setting=SETTING) from error
+        raise ConfigError(
+            f"cannot open {explained(path, error, busy_seconds=BUSY_SECONDS)}", setting=SETTING
+        ) from error
     return db
 
 
@@ -170,4 +173,6 @@ def runs_in(path: Path) -> list[str]:
             )
             return [run for (run,) in found]
     except sqlite3.Error as error:
-        raise ConfigError(f"cannot read {path}: {error}", setting=SETTING) from error
+        raise ConfigError(
+            f"cannot read {explained(path, error, busy_seconds=BUSY_SECONDS)}", setting=SETTING
+        ) from error

@@ -30,8 +30,9 @@ from agentrl.store.base import (
     Taken,
     TakeRule,
 )
+from agentrl.store.failures import explained
 from agentrl.store.leases import Lease
-from agentrl.store.schema import connect
+from agentrl.store.schema import BUSY_SECONDS, connect
 from agentrl.store.writer import Writer
 from agentrl.types import (
     Claim,
@@ -358,7 +359,7 @@ class SqliteStore:
             finally:
                 self._snapshots.execute("COMMIT")
         except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: {error}") from error
+            raise StoreError(explained(self.path, error, busy_seconds=BUSY_SECONDS)) from error
 
     def _close_snapshots(self) -> None:
         if self._snapshots is not None:

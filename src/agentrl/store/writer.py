@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
+from agentrl.store.failures import explained
 from agentrl.store.schema import BUSY_SECONDS, prepare
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ class Writer:
         try:
             db.execute("BEGIN IMMEDIATE")
             for job in jobs:
-                run_in_savepoint(db, job)
+                run_in_savepoint(db, job, self.path)
             db.execute("COMMIT")
         except sqlite3.Error as error:
             if db.in_transaction:
@@ -113,16 +114,15 @@ class Writer:
         """The shared transaction is gone (disk full, lock not given): one write each, so that one fails alone."""
         locked = "locked" in str(error)
         if len(jobs) == 1 or locked:
-            hint = f" (another process has held the write lock for {BUSY_SECONDS:.0f} s)" if locked else ""
             for job in jobs:
-                job.error = StoreError(f"{self.path}: {error}{hint}")
+                job.error = StoreError(explained(self.path, error, busy_seconds=BUSY_SECONDS))
             return
         for job in jobs:
             job.error = None
             self._commit(db, [job])
 
 
-def run_in_savepoint(db: sqlite3.Connection, job: Job) -> None:
+def run_in_savepoint(db: sqlite3.Connection, job: Job, path: Path) -> None:
     """Raises only when SQLite gave up the whole transaction."""
     db.execute("SAVEPOINT job")
     try:
@@ -130,7 +130,7 @@ def run_in_savepoint(db: sqlite3.Connection, job: Job) -> None:
     except sqlite3.Error as error:
         if not db.in_transaction:
             raise
-        job.error = StoreError(str(error))
+        job.error = StoreError(explained(path, error, busy_seconds=BUSY_SECONDS))
     except Exception as error:  # the thread serves every caller: whatever it is, it belongs to this caller alone
         job.error = error
     if job.error is not None:
