@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from agentdock.discovery import Token
 from agentdock.dock import Dock
 from agentdock.gateway import mcp_routes
 from agentdock.gateway.app import serving
-from agentdock.spec import ServerSpec
+from agentdock.spec import ServerSpec, Serving
 
 ODD = Path(__file__).resolve().parent.parent / "tools_servers" / "odd.py"
 SECRET = "a-token-of-the-tests"
@@ -162,3 +163,51 @@ def test_mcp_is_behind_the_same_checks_as_all_else(tmp_path: Path) -> None:
                 assert answer.status == 413
 
     play(tmp_path, scene, max_body_bytes=4096)
+
+
+@BOTH
+def test_a_call_that_is_cancelled_is_cancelled_on_the_server(tmp_path: Path, mode: str) -> None:
+    calls = tmp_path / "calls"
+
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode) as client:
+            call = asyncio.create_task(client.call_tool("hang", {}))
+            await until(lambda: count(calls, "call hang") == 1)
+            call.cancel()
+            await until(lambda: count(calls, "cancelled") == 1)
+
+    play(tmp_path, scene, odd("a", "--calls", str(calls)))
+
+
+def count(path: Path, line: str) -> int:
+    return path.read_text().splitlines().count(line) if path.exists() else 0
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+@BOTH
+def test_the_header_names_the_session_and_so_its_own_copy_of_a_server(tmp_path: Path, mode: str) -> None:
+    async def pid(url: str, session: str) -> str:
+        async with Connected(f"{url}/mcp", mode, **{"X-AgentDock-Session": session}) as client:
+            return text_of(await client.call_tool("pid", {}))
+
+    async def scene(url: str) -> None:
+        first = await pid(url, "s1")
+        assert await pid(url, "s1") == first
+        assert await pid(url, "s2") != first
+
+    play(tmp_path, scene, replace(odd("a", "--tools", "pid"), serving=Serving(share="session")))
+
+
+def test_the_end_of_a_connection_ends_its_own_copy_of_a_server(tmp_path: Path) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", "legacy") as client:
+            pid = int(text_of(await client.call_tool("pid", {})))
+            assert Path(f"/proc/{pid}").exists()
+        await until(lambda: not Path(f"/proc/{pid}").exists())
+
+    play(tmp_path, scene, replace(odd("a", "--tools", "pid"), serving=Serving(share="session")))
