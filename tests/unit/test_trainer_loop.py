@@ -213,9 +213,9 @@ def test_the_gap_counts_only_tokens_sampled_under_the_very_weights_in_training(t
 
 def test_the_percentile_is_held_only_over_enough_tokens(tmp_path: Path) -> None:
     record = StepRecord(1)
-    record.add({"logprob_gap_tokens": 900.0, "logprob_gap_max": 5e-5, "logprob_gap_p999": 4e-5})
+    record.add({"logprob_gap_tokens": 2000.0, "logprob_gap_max": 5e-5, "logprob_gap_p999": 4e-5})
     require_gap(record, GapLimits(), (), tmp_path / "replay.npz")
-    record["logprob_gap_tokens"] = 2000.0
+    record["logprob_gap_tokens"] = 20_000.0
     with pytest.raises(StepRefused, match=r"p99\.9 4\.00e-05"):
         require_gap(record, GapLimits(), (), tmp_path / "replay.npz")
 

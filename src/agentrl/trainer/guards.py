@@ -18,8 +18,9 @@ from agentrl.errors import AgentRLError
 from agentrl.parallel import ONE_RANK, Ranks
 from agentrl.telemetry import StepRecord
 
-ENOUGH_FOR_P999 = 1000
-"""Below so many tokens the 99.9th percentile is the maximum by another name, and only the maximum is held."""
+ENOUGH_FOR_P999 = 10_000
+"""Ten tokens lie beyond the 99.9th percentile then. Over fewer it is one or two of the widest, which rounding alone
+spreads over a factor of ten from step to step, and only the maximum is held."""
 
 
 class StepRefused(AgentRLError):
