@@ -137,6 +137,62 @@ def test_named_files_are_copied_in_and_others_are_refused(tmp_path: Path) -> Non
     assert coerced(served.parameters, {"code": "1", "files": "d/numbers.csv"})["files"] == ["d/numbers.csv"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["inside/../../outside.txt", "a\0b", "", ".", "..", "//etc/passwd", "file:///etc/passwd", "~/x", "d", "loop"],
+)
+def test_no_spelling_of_a_path_leads_out_of_the_folders(name: str, tmp_path: Path) -> None:
+    (tmp_path / "outside.txt").write_text("secret")
+    root = tmp_path / "inside"
+    (root / "d").mkdir(parents=True)
+    answer = run("import os; print(os.listdir())", "--root", str(root), files=[name])
+    assert answer.is_error
+    assert answer.structured is None, answer.text
+    assert "secret" not in answer.text
+
+
+def test_a_file_with_the_name_of_the_program_is_refused_and_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print('other')")
+    answer = run("print('mine')", "--root", str(tmp_path), files=["main.py"])
+    assert answer.is_error
+    assert "main.py is the name of the program itself" in answer.text
+
+
+def test_names_that_the_code_makes_stay_plain_paths_below_its_folder(tmp_path: Path) -> None:
+    code = f"""
+import os
+open('main.py', 'w').write('changed')
+os.link('main.py', 'hard')
+os.mkdir('d')
+open('d/..x', 'w').write('plain')
+os.symlink('{tmp_path}', 'd/out')
+try:
+    open('../escaped-by-sandbox', 'w')
+except OSError:
+    print('refused')
+"""
+    structured = parts(run(code))
+    assert structured["stdout"] == "refused\n"
+    names = [file["name"] for file in structured["files"]]
+    assert names == ["d/..x", "hard"]
+
+
+def test_a_served_call_with_an_extra_argument_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    async def play() -> list[CallOutcome]:
+        async with Supervisor([builtin_server("python")]) as supervisor:
+            assert await supervisor.start() == {}
+            extras = ({"filename": "../../x"}, {"session": "s"}, {"files": ["/etc/passwd"]})
+            return [
+                await supervisor.call("python", "execute_code", {"code": "print('ran')", **extra}, timeout_seconds=30)
+                for extra in extras
+            ]
+
+    for outcome, name in zip(asyncio.run(play()), ("filename", "session", "files"), strict=True):
+        assert outcome.is_error
+        assert f"'{name}'" in outcome.text
+        assert "ran" not in outcome.text
+
+
 def test_each_limit_on_the_command_line_has_its_effect() -> None:
     assert ends_at("import time; time.sleep(60)", "--wall", "300ms") == "wall time limit of 0.3 s"
     assert ends_at("while True: pass", "--cpu", "1s") == "CPU time limit of 1 s"

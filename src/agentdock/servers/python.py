@@ -16,6 +16,7 @@ from agentdock.sandbox import quantities
 from agentdock.sandbox.limits import Limits
 from agentdock.sandbox.run import Sandbox
 from agentdock.sandbox.tiers import TIERS, TierMissing
+from agentdock.sandbox.workspace import PROGRAM
 from agentdock.servers.execution import answer
 from agentdock.servers.serve import Answer, ServedTool, serve
 
@@ -87,6 +88,8 @@ class CodeTool:
         for name in names:
             assert self._roots is not None
             path = self._roots.find(name)
+            if path.name == PROGRAM:
+                raise ReadProblem(f"{name}: {PROGRAM} is the name of the program itself; copy the file to another name")
             if path.name in found:
                 raise ReadProblem(f"{name}: there is already a file {path.name} among the files")
             found[path.name] = self._roots.bytes_of(path, max_bytes=self._sandbox.limits.file_bytes)
