@@ -77,6 +77,8 @@ class ErrorStream:
 
     def __init__(self, file: RotatingFile | None, redact: Redactor) -> None:
         self._file = file
+        if file is not None:
+            file.write("")  # messages name the file: it is there also when the process says nothing
         self._redact = redact
         self._rest = b""
         self._tail = ""

@@ -19,8 +19,18 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "run.db", run="r")
 
 
+THERE_BEFORE: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _note_threads() -> None:
+    THERE_BEFORE.clear()
+    THERE_BEFORE.update(threading.enumerate())
+
+
 def store_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "store" in thread.name]
+    """Of stores that this test opened."""
+    return [thread.name for thread in threading.enumerate() if "store" in thread.name and thread not in THERE_BEFORE]
 
 
 def test_calls_wait_for_their_answer_and_raise_its_error(store: SqliteStore) -> None:
