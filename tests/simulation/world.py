@@ -243,10 +243,10 @@ class World:
         self.trainer_is_down = False
 
     async def restore(self) -> None:
-        self.trainer_is_down = True
+        self.trainer_is_down, self.ended = True, False
         await self.store.rewind(self.saved.step, self.saved.version)
         await self.store.publish_version(WeightVersion(version=self.saved.version, step=self.saved.step, parent=None))
-        self.now, self.taken, self.ended = self.saved, None, False
+        self.now, self.taken = self.saved, None
         self.trainer_is_down = False
 
     # --- Rules ---
