@@ -8,29 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+from store_documents import record, row, turn
 
 from agentrl.cli.main import main
 from agentrl.errors import ConfigError
 from agentrl.store import open_store
 from agentrl.store.inventory import DROPPING, drop_run, holdings
-from agentrl.types import (
-    Claim,
-    DBRecordData,
-    DispatchedSamplingTask,
-    GroupVerdict,
-    InferenceService,
-    Outcome,
-    Record,
-    RecordStatus,
-    Sampling,
-    Score,
-    Split,
-    Task,
-    TurnSpan,
-    VersionSpan,
-    WeightVersion,
-    Worker,
-)
+from agentrl.types import GroupVerdict, InferenceService, Split, Task, WeightVersion, Worker
 
 NUM_GROUPS = 3
 
@@ -52,50 +36,13 @@ async def play(path: Path, run: str) -> None:
     for _ in range(NUM_GROUPS):
         claim = await store.claim("sampler", splits=[Split.TRAIN])
         assert claim is not None
-        await finish(store, claim)
+        done = record(claim, 0)
+        await store.append_turn(claim, turn(done.id))
+        await store.finish_record(claim, done)
+        await store.finalize_group(claim, GroupVerdict(slots={0: 1.0}), [row(claim, done)])
     await store.set_state("note", "kept")
     await store.leave("sampler")
     await store.close()
-
-
-async def finish(store: object, claim: Claim) -> None:
-    record = Record(
-        task=claim.task.id,
-        slot=0,
-        attempt=0,
-        status=RecordStatus.SCORED,
-        outcome=Outcome.ANSWERED,
-        final_answer="1",
-        scores=(Score(value=1.0),),
-    )
-    turn = DispatchedSamplingTask(
-        record=record.id,
-        turn=0,
-        parent=None,
-        prompt_ids_delta=(1, 2),
-        token_ids=(3,),
-        logprobs=(-0.5,),
-        version_spans=(VersionSpan(start=0, end=1, version=0),),
-        sampling=Sampling(max_new_tokens=4),
-        finish_reason="stop",
-    )
-    row = DBRecordData(
-        record=record.id,
-        task=claim.task.id,
-        seq=claim.task.seq,
-        slot=0,
-        token_ids=(1, 2, 3),
-        mask=(0, 0, 1),
-        behavior_logprobs=(float("nan"), float("nan"), -0.5),
-        versions=(-1, -1, 0),
-        turns=(TurnSpan(start=0, end=3, parent=-1, advantage=1.0),),
-        start_version=0,
-        end_version=0,
-        reward=1.0,
-    )
-    await store.append_turn(claim, turn)  # type: ignore[attr-defined]
-    await store.finish_record(claim, record)  # type: ignore[attr-defined]
-    await store.finalize_group(claim, GroupVerdict(slots={0: 1.0}), [row])  # type: ignore[attr-defined]
 
 
 def look_of(path: Path, run: str) -> dict[str, list[tuple]]:
