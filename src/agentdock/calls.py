@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import mcp_types
 
+PROTOCOL_META = "io.modelcontextprotocol/"
+
 
 class ProgressListener(Protocol):
     """Told how far a call is: ``progress`` of ``total``, in units of the tool."""
@@ -19,18 +21,26 @@ class ProgressListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInfo:
-    """A tool as its server lists it. ``idempotent``: declared read-only or idempotent, so a call may be repeated."""
+    """A tool as its server lists it. ``idempotent``: declared read-only or idempotent, so a call may be repeated.
+
+    ``output_schema`` is that of structured results, None if the server declares none; ``meta`` what it says under
+    ``_meta``.
+    """
 
     name: str
     description: str
     input_schema: Mapping[str, Any]
     idempotent: bool
     annotations: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+    output_schema: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """A server's answer. ``is_error`` is the tool's own verdict; ``structured`` is what it sent beside the text.
+    """A server's answer. ``is_error`` is the tool's own verdict; ``structured`` is what it sent beside the text,
+    ``meta`` what it says under ``_meta``.
 
     ``content`` holds the MCP content blocks as plain JSON, ``text`` the same for a reader of text. ``notes`` say what
     was changed in the arguments before they were sent.
@@ -41,6 +51,7 @@ class CallOutcome:
     structured: Any = None
     content: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CallProblem(Exception):
@@ -124,6 +135,9 @@ def tool_info(tool: mcp_types.Tool, idempotent_tools: frozenset[str]) -> ToolInf
         input_schema=tool.input_schema,
         idempotent=declared or tool.name in idempotent_tools,
         annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else {},
+        title=tool.title or "",
+        output_schema=tool.output_schema,
+        meta=_own_meta(tool.meta),
     )
 
 
@@ -136,7 +150,13 @@ def call_outcome(result: mcp_types.CallToolResult) -> CallOutcome:
         is_error=bool(result.is_error),
         structured=result.structured_content,
         content=tuple(block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in result.content),
+        meta=_own_meta(result.meta),
     )
+
+
+def _own_meta(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a server says of its own accord; what the protocol adds concerns the connection to that server only."""
+    return {key: value for key, value in (meta or {}).items() if not key.startswith(PROTOCOL_META)}
 
 
 def _block_text(block: mcp_types.ContentBlock) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -25,6 +25,9 @@ class DockTool:
     input_schema: Mapping[str, Any]
     annotations: Mapping[str, Any]
     idempotent: bool
+    title: str = ""
+    output_schema: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Catalogue:
@@ -93,4 +96,7 @@ def _dock_tool(server: str, tool: ToolInfo) -> DockTool:
         input_schema=tool.input_schema,
         annotations=tool.annotations,
         idempotent=tool.idempotent,
+        title=tool.title,
+        output_schema=tool.output_schema,
+        meta=tool.meta,
     )

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from agentdock.calls import CallOutcome
 from agentdock.spec import REFERENCE, ServerSpec
@@ -58,8 +59,21 @@ def secrets_of(specs: Iterable[ServerSpec], environ: Mapping[str, str] | None = 
 
 
 def without_secrets(outcome: CallOutcome, redact: Redactor) -> CallOutcome:
-    """The same outcome with the texts redacted."""
+    """The same outcome with the texts redacted, also those within what is structured."""
     content = tuple(
         {**block, "text": redact(block["text"])} if block.get("type") == "text" else block for block in outcome.content
     )
-    return replace(outcome, text=redact(outcome.text), content=content)
+    structured, meta = _redacted(outcome.structured, redact), _redacted(outcome.meta, redact)
+    return replace(outcome, text=redact(outcome.text), content=content, structured=structured, meta=meta)
+
+
+def _redacted(value: Any, redact: Redactor) -> Any:
+    match value:
+        case str():
+            return redact(value)
+        case Mapping():
+            return {key: _redacted(part, redact) for key, part in value.items()}
+        case list():
+            return [_redacted(part, redact) for part in value]
+        case _:
+            return value

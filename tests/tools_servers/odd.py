@@ -28,6 +28,14 @@ OPTIONS.add_argument("--calls", default="")
 OPTS = OPTIONS.parse_args()
 LOCK = threading.Lock()
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+RICH = {
+    "title": "A rich tool",
+    "outputSchema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    "annotations": {"title": "Rich", "readOnlyHint": True},
+    "_meta": {"odd/colour": "green"},
+}
+# One red pixel.
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 LIST_SCHEMA = {"type": "object", "properties": {"items": {"type": "array", "items": {"type": "integer"}}}}
 
 
@@ -55,6 +63,7 @@ def listing(cursor: str | None) -> dict:
     tools = [
         {"name": name, "description": name, "inputSchema": LIST_SCHEMA if name == "list" else SCHEMA}
         | ({"annotations": {"idempotentHint": True}} if name in OPTS.idempotent.split(",") else {})
+        | (RICH if name == "rich" else {})
         for name in names[page * size : (page + 1) * size]
     ]
     if page + 1 < OPTS.pages:
@@ -67,6 +76,7 @@ def call(request: dict) -> None:
     text = str(request["params"].get("arguments", {}).get("text", ""))
     calls = note(OPTS.calls, f"call {name}")
     is_error = False
+    more: dict = {}
     if name == "fail":
         text, is_error = f"failed on {text}", True
     elif name == "list":
@@ -92,7 +102,12 @@ def call(request: dict) -> None:
     elif name == "garbage":
         with LOCK:
             print("this is no JSON", flush=True)
-    send({"id": request["id"], "result": {"content": [{"type": "text", "text": text}], "isError": is_error}})
+    elif name == "rich":
+        more = {"structuredContent": {"text": text}, "_meta": {"odd/weight": 3}}
+    content = [{"type": "text", "text": text}]
+    if name == "image":
+        content = [{"type": "image", "data": PNG, "mimeType": "image/png"}]
+    send({"id": request["id"], "result": {"content": content, "isError": is_error} | more})
 
 
 def answer(request: dict) -> None:

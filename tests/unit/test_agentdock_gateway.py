@@ -1,16 +1,20 @@
 """The gateway over real HTTP and real server processes: shapes, status codes, who is let in, what it tells."""
 
 import asyncio
+import base64
+import json
 import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from agentdock.calllog import CALLS_FILE
 from agentdock.config import DockConfig, GatewayOptions, Profile
 from agentdock.discovery import RunningGateway, Token, TokenProblem, announce, find_token, own_token, withdraw
 from agentdock.dock import Dock
@@ -248,3 +252,57 @@ def test_a_token_is_made_once_private_and_found_by_programs_of_the_same_user(
     monkeypatch.setenv("AGENTDOCK_TOKEN", "given")
     assert own_token(state_dir) == Token(value="given", file=None)
     assert find_token("http://dock.example:8123/mcpapi") == "given"
+
+
+def test_a_session_that_is_ended_loses_its_own_servers_and_no_other(tmp_path: Path) -> None:
+    async def scene(ask: Client, dock: Dock) -> None:
+        async def pid(session: str) -> int:
+            headers = {"X-AgentDock-Session": session}
+            return int((await ask("POST", "/mcpapi/tool/pid", json={}, headers=headers))[1]["content"])
+
+        first, other = await pid("run/1"), await pid("run/2")
+        assert await ask("DELETE", "/mcpapi/session/run%2F1") == (200, {"session": "run/1", "ended": 1})
+        assert await ask("DELETE", "/mcpapi/session/run/1") == (200, {"session": "run/1", "ended": 0})
+        assert await pid("run/2") == other
+        assert await pid("run/1") != first
+        assert (await ask("DELETE", "/mcpapi/session/run/2", headers={"Authorization": ""}))[0] == 401
+        assert await pid("run/2") == other
+
+    spec = replace(odd("a", "--tools", "pid"), serving=Serving(share="session"))
+    play(tmp_path, scene, spec)
+
+
+def test_the_answer_says_what_was_put_right_in_the_arguments(tmp_path: Path) -> None:
+    async def scene(ask: Client, dock: Dock) -> None:
+        status, body = await ask("POST", "/mcpapi/tool/list", json={"items": "[1, 2]"})
+        assert (status, body["content"]) == (200, '{"items": [1, 2]}')
+        (note,) = body["notes"]
+        assert "items" in note
+        assert "notes" not in (await ask("POST", "/mcpapi/tool/list", json={"items": [1, 2]}))[1]
+        status, body = await ask("POST", "/mcpapi/tool/fail", json={"text": 7})
+        assert (status, body["content"]["code"], len(body["notes"])) == (422, "tool_error", 1)
+
+    play(tmp_path, scene, odd("a", "--tools", "list,fail"))
+
+
+def test_the_run_of_a_call_is_told_by_a_header(tmp_path: Path) -> None:
+    async def scene(ask: Client, dock: Dock) -> None:
+        headers = {"X-AgentDock-Run": "run-7", "X-AgentDock-Session": "s1"}
+        await ask("POST", "/mcpapi/tool/a.echo", json={}, headers=headers)
+        await ask("POST", "/mcpapi/tool/a.echo", json={})
+
+    play(tmp_path, scene)
+    calls = [json.loads(line) for line in (tmp_path / CALLS_FILE).read_text().splitlines()]
+    assert [(call.get("run", ""), call.get("session", "")) for call in calls] == [("run-7", "s1"), ("", "")]
+
+
+def test_images_are_parts_of_a_chat_message_with_their_own_kind(tmp_path: Path) -> None:
+    async def scene(ask: Client, dock: Dock) -> None:
+        content = (await ask("POST", "/mcpapi/tool/image", json={}))[1]["content"]
+        assert [part["type"] for part in content] == ["image_url"]
+        kind, _, picture = content[0]["image_url"]["url"].partition(";base64,")
+        assert (kind, base64.b64decode(picture)[:8]) == ("data:image/png", b"\x89PNG\r\n\x1a\n")
+        call = {"id": "c1", "type": "function", "function": {"name": "image", "arguments": "{}"}}
+        assert (await ask("POST", "/call_tool", json=call))[1]["content"] == content
+
+    play(tmp_path, scene, odd("a", "--tools", "image"))

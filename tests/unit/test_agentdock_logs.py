@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from agentdock.calllog import shape
-from agentdock.calls import CallTimeout, InvalidArguments
+from agentdock.calls import CallOutcome, CallTimeout, InvalidArguments
 from agentdock.config import DockConfig, LogOptions, parse_config
 from agentdock.dock import Dock
 from agentdock.logs import ErrorStream, RotatingFile, Rotation, tail_of
-from agentdock.redaction import Redactor, secrets_of
+from agentdock.redaction import Redactor, secrets_of, without_secrets
 from agentdock.spec import Remote, ServerSpec, Serving
 
 ODD = Path(__file__).resolve().parent.parent / "tools_servers" / "odd.py"
@@ -106,6 +106,15 @@ def test_log_files_stay_below_their_size_and_old_ones_are_few(tmp_path: Path) ->
     assert stat.S_IMODE((tmp_path / "a.log").stat().st_mode) == 0o600
     assert tail_of(tmp_path / "a.log", 10) == "line 49\n"
     assert tail_of(tmp_path / "none.log", 10) == ""
+
+
+def test_a_failure_tells_no_secret_in_any_part_of_its_result() -> None:
+    told = {"why": [f"bad key {SECRET}", 3]}
+    text = {"type": "text", "text": SECRET}
+    outcome = CallOutcome(text=SECRET, is_error=True, structured=told, content=(text,), meta=told)
+    safe = without_secrets(outcome, Redactor({SECRET: "KEY"}))
+    assert SECRET not in repr(safe)
+    assert safe.structured == safe.meta == {"why": ["bad key [redacted KEY]", 3]}
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

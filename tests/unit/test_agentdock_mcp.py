@@ -1,6 +1,8 @@
 """MCP of the gateway, by the official client in both protocols over real HTTP and to real server processes."""
 
 import asyncio
+import base64
+import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,8 +15,9 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ImageContent, TextContent
 
+from agentdock.calllog import CALLS_FILE
 from agentdock.config import DockConfig, GatewayOptions, Profile
 from agentdock.discovery import Token
 from agentdock.dock import Dock
@@ -211,3 +214,62 @@ def test_the_end_of_a_connection_ends_its_own_copy_of_a_server(tmp_path: Path) -
         await until(lambda: not Path(f"/proc/{pid}").exists())
 
     play(tmp_path, scene, replace(odd("a", "--tools", "pid"), serving=Serving(share="session")))
+
+
+@BOTH
+def test_what_a_server_declares_of_its_tools_and_results_is_passed_on(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode) as client:
+            rich, plain = (await client.list_tools()).tools
+            assert rich.title == "A rich tool"
+            assert rich.output_schema is not None
+            assert rich.output_schema["required"] == ["text"]
+            assert rich.annotations is not None
+            assert (rich.annotations.title, rich.annotations.read_only_hint) == ("Rich", True)
+            assert rich.meta == {"odd/colour": "green", "agentdock/id": "a.rich"}
+            assert (plain.title, plain.output_schema, plain.annotations) == (None, None, None)
+            result = await client.call_tool("rich", {"text": "é"})
+            assert result.structured_content == {"text": "é"}
+            assert result.meta is not None
+            assert result.meta["odd/weight"] == 3
+
+    play(tmp_path, scene, odd("a", "--tools", "rich,echo"))
+
+
+@BOTH
+def test_an_image_comes_as_it_was_sent(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode) as client:
+            (block,) = (await client.call_tool("image", {})).content
+            assert isinstance(block, ImageContent)
+            assert (block.mime_type, base64.b64decode(block.data)[:4]) == ("image/png", b"\x89PNG")
+
+    play(tmp_path, scene, odd("a", "--tools", "image"))
+
+
+@BOTH
+def test_the_run_of_a_call_is_told_by_header_or_meta(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode, **{"X-AgentDock-Run": "by header"}) as client:
+            await client.call_tool("echo", {})
+        async with Connected(f"{url}/mcp", mode) as client:
+            await client.call_tool("echo", {}, meta={"agentdock/run": "by meta"})
+
+    play(tmp_path, scene)
+    calls = [json.loads(line) for line in (tmp_path / CALLS_FILE).read_text().splitlines()]
+    assert [call["run"] for call in calls] == ["by header", "by meta"]
+
+
+@BOTH
+def test_structured_results_that_are_no_objects_are_only_for_clients_that_know_them(tmp_path: Path, mode: str) -> None:
+    async def scene(url: str) -> None:
+        async with Connected(f"{url}/mcp", mode) as client:
+            (tool,) = (await client.list_tools()).tools
+            result = await client.call_tool("numbers", {})
+            assert text_of(result) == "[1, 2]"
+            if mode == "legacy":
+                assert (tool.output_schema, result.structured_content) == (None, None)
+            else:
+                assert (tool.output_schema, result.structured_content) == ({"type": "array"}, [1, 2])
+
+    play(tmp_path, scene, ServerSpec(name="a", command=sys.executable, args=(str(ODD.with_name("plain.py")),)))

@@ -18,7 +18,7 @@ EVERY_ADDRESS = ("0.0.0.0", "::", "")
 OPEN_PATHS = ("/livez", "/readyz")
 ALLOWED_HEADERS = (
     "Authorization, Content-Type, Accept, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name, Last-Event-ID, "
-    "X-AgentDock-Session, X-AgentDock-Timeout, X-AgentDock-Legacy-Errors"
+    "X-AgentDock-Session, X-AgentDock-Run, X-AgentDock-Timeout, X-AgentDock-Legacy-Errors"
 )
 EXPOSED_HEADERS = "Mcp-Session-Id"
 

@@ -77,7 +77,12 @@ def result_answer(outcome: CallOutcome) -> dict[str, Any]:
     answer: dict[str, Any] = {"status": "success", "content": content_of(outcome)}
     if outcome.structured is not None:
         answer["structured"] = outcome.structured
-    return answer
+    return answer | notes_of(outcome)
+
+
+def notes_of(outcome: CallOutcome) -> dict[str, Any]:
+    """What was changed in the arguments, as part of an answer; nothing if they went as they came."""
+    return {"notes": list(outcome.notes)} if outcome.notes else {}
 
 
 def _part(block: Mapping[str, Any]) -> dict[str, Any]:

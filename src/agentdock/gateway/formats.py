@@ -53,8 +53,12 @@ def as_mcp(tool: DockTool, name: str) -> dict[str, Any]:
         "name": name,
         "description": tool.description,
         "inputSchema": dict(tool.input_schema),
-        "_meta": {"agentdock/id": tool.id},
+        "_meta": {**tool.meta, "agentdock/id": tool.id},
     }
+    if tool.title:
+        listed["title"] = tool.title
+    if tool.output_schema is not None:
+        listed["outputSchema"] = dict(tool.output_schema)
     if tool.annotations:
         listed["annotations"] = dict(tool.annotations)
     return listed

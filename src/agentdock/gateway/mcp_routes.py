@@ -27,15 +27,17 @@ from mcp_types import (
 )
 
 from agentdock.calls import CallOutcome, CallProblem, UnknownTool
+from agentdock.catalogue import DockTool
 from agentdock.config import DEFAULT_PROFILE
 from agentdock.dock import Dock
 from agentdock.gateway.asgi import answer_by
 from agentdock.gateway.formats import as_mcp
 from agentdock.gateway.names import ToolNames
-from agentdock.gateway.rest import SESSION_HEADER, timeout_of
+from agentdock.gateway.rest import RUN_HEADER, SESSION_HEADER, timeout_of
 
 MCP_SESSION_HEADER = "Mcp-Session-Id"
 SESSION_META = "agentdock/session"
+RUN_META = "agentdock/run"
 ERROR_META = "agentdock/error"
 NOTES_META = "agentdock/notes"
 PAGE_SIZE = 500
@@ -114,7 +116,8 @@ class McpRoutes:
         request: Any = context.request
         start = _start_of(params.cursor if params is not None else None)
         listed = list(self._names.named(request.state.profile).items())
-        page: dict[str, Any] = {"tools": [as_mcp(tool, name) for name, tool in listed[start : start + PAGE_SIZE]]}
+        tools = [_listed(tool, name, context.protocol_version) for name, tool in listed[start : start + PAGE_SIZE]]
+        page: dict[str, Any] = {"tools": tools}
         if start + PAGE_SIZE < len(listed):
             page["nextCursor"] = str(start + PAGE_SIZE)
         return ListToolsResult.model_validate(page)
@@ -129,6 +132,7 @@ class McpRoutes:
                 tool.id,
                 params.arguments or {},
                 session=_session_of(request.headers, meta),
+                run=request.headers.get(RUN_HEADER) or str(meta.get(RUN_META) or ""),
                 profile=request.state.profile,
                 timeout_seconds=request.state.timeout_seconds,
                 on_progress=context.session.report_progress if wants_progress else None,
@@ -159,12 +163,21 @@ def _session_of(headers: Mapping[str, str], meta: Mapping[str, Any]) -> str:
     return headers.get(SESSION_HEADER) or str(meta.get(SESSION_META) or "") or headers.get(MCP_SESSION_HEADER) or ""
 
 
+def _listed(tool: DockTool, name: str, version: str) -> dict[str, Any]:
+    """``tool`` as a client of protocol ``version`` may see it: older ones know structured results as objects only."""
+    listed = as_mcp(tool, name)
+    if version < FIRST_PLAIN_STRUCTURED and listed.get("outputSchema", {}).get("type") != "object":
+        listed.pop("outputSchema", None)
+    return listed
+
+
 def _result(outcome: CallOutcome, version: str) -> CallToolResult:
     result: dict[str, Any] = {"content": [dict(block) for block in outcome.content], "isError": outcome.is_error}
     if isinstance(outcome.structured, dict) or (outcome.structured is not None and version >= FIRST_PLAIN_STRUCTURED):
         result["structuredContent"] = outcome.structured
-    if outcome.notes:
-        result["_meta"] = {NOTES_META: list(outcome.notes)}
+    meta = dict(outcome.meta) | ({NOTES_META: list(outcome.notes)} if outcome.notes else {})
+    if meta:
+        result["_meta"] = meta
     return CallToolResult.model_validate(result)
 
 

@@ -22,6 +22,7 @@ from agentdock.gateway.answers import (
     json_answer,
     legacy_wanted,
     names_of,
+    notes_of,
     result_answer,
     status_of,
 )
@@ -29,6 +30,7 @@ from agentdock.gateway.formats import FORMATS, as_openai, written
 from agentdock.gateway.names import ToolNames
 
 SESSION_HEADER = "X-AgentDock-Session"
+RUN_HEADER = "X-AgentDock-Run"
 TIMEOUT_HEADER = "X-AgentDock-Timeout"
 
 
@@ -45,6 +47,7 @@ class Routes:
             web.get("/mcpapi/tools", self.tools),
             web.get("/mcpapi/server/{server}/tools", self.tools_of_server),
             web.post("/mcpapi/tool/{tool:.+}", self.call),
+            web.delete("/mcpapi/session/{session:.+}", self.end_session),
             web.get("/list_tools", self.list_tools),
             web.post("/call_tool", self.call_openai),
             web.get("/tools", self.export),
@@ -70,6 +73,11 @@ class Routes:
         tools = [as_openai(t, t.name) for t in self._dock.tools(profile=profile) if t.server == server]
         return json_answer({"server": server, "tools": tools})
 
+    async def end_session(self, request: web.Request) -> web.Response:
+        """End the servers that only this session uses. One that has none is no error, so that anyone may repeat it."""
+        session = request.match_info["session"]
+        return json_answer({"session": session, "ended": await self._dock.end_session(session)})
+
     async def list_tools(self, request: web.Request) -> web.Response:
         return json_answer(written(self._dock.tools(profile=_profile(request)), "openai"))
 
@@ -83,7 +91,7 @@ class Routes:
         arguments = await body_of(request)
         outcome = await self._call(request, request.match_info["tool"], arguments, timeout_of(request.headers))
         if outcome.is_error:
-            return self._tool_error(request, outcome)
+            return self._tool_error(request, outcome, notes_of(outcome))
         return json_answer(result_answer(outcome))
 
     async def call_openai(self, request: web.Request) -> web.Response:
@@ -107,6 +115,7 @@ class Routes:
             self._names.find(name, profile).id,
             arguments,
             session=request.headers.get(SESSION_HEADER, ""),
+            run=request.headers.get(RUN_HEADER, ""),
             profile=profile,
             timeout_seconds=seconds,
         )
