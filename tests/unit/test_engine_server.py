@@ -99,6 +99,33 @@ def test_a_request_that_cannot_be_served_is_a_400_that_says_why(change: dict, ki
     play(scene, max_context=16)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "kind", "says"),
+    [
+        (
+            "/generate",
+            {},
+            "bad_request",
+            ["deadline_seconds is missing", "token_ids is missing", "sampling is missing"],
+        ),
+        (
+            "/generate",
+            {**GENERATE, "sampling": {"temperature": -1, "top_p": 2, "penalty": 1, "stop_token_ids": 3}},
+            "bad_sampling",
+            ["penalty", "max_new_tokens is missing", "stop_token_ids is 3", "temperature is -1", "top_p is 2"],
+        ),
+        ("/update_weights", {"canary": 1}, "bad_request", ["version is None", "path is None", "canary must be"]),
+    ],
+)
+def test_everything_wrong_with_a_request_is_told_at_once(path: str, body: dict, kind: str, says: list[str]) -> None:
+    async def scene(ask: Ask, engine: ScriptedEngine) -> None:
+        status, answer = await ask("POST", path, body)
+        assert (status, answer["error"]["type"]) == (400, kind)
+        assert [what for what in says if what not in answer["error"]["message"]] == []
+
+    play(scene)
+
+
 def test_bodies_that_are_no_json_and_paths_that_are_no_routes_answer_json_too() -> None:
     async def scene(ask: Ask, engine: ScriptedEngine) -> None:
         for raw in (b"", b"{", b"[]", b"\xff"):

@@ -195,3 +195,21 @@ def test_a_kill_in_mid_save_leaves_a_usable_checkpoint(tmp_path: Path) -> None:
     saver.save(Progress(step=reported + 1, version=50), {})
     assert newest(tmp_path / "run") == tmp_path / "run" / f"checkpoint-{reported + 1}"
     assert not partial.exists()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damaged", ["progress.json", ".metadata", "__0_0.distcp"])
+def test_a_damaged_checkpoint_is_refused_with_its_file_and_the_way_out(tmp_path: Path, damaged: str) -> None:
+    saver = checkpoints(tmp_path)
+    step(saver, 0)
+    path = saver.save(Progress(step=1, version=1), {})
+    cut(path / "state" / damaged)
+    with pytest.raises(ConfigError) as refused:
+        checkpoints(tmp_path).restore("auto")
+    message = str(refused.value)
+    assert f"{path / 'state'}" in message
+    assert message.endswith("go on from an earlier checkpoint-N by its path")
+    assert "Traceback" not in message

@@ -10,7 +10,8 @@ from cli_help import configured
 
 from agentdock.spec import BUILTIN
 from agentrl.chat import load_renderer
-from agentrl.cli.main import command
+from agentrl.cli.exits import USAGE_ERROR
+from agentrl.cli.main import command, main
 from agentrl.cli.preflight import check_before_start
 from agentrl.errors import ConfigError
 from agentrl.models.tiny import TINY_MODEL_DIR
@@ -238,6 +239,25 @@ def test_a_model_without_chat_template_or_with_one_that_tells_nothing_is_refused
     assert "--tool_call_parser: the chat template does not tell its tool-call format; choose one of: qwen," in refusal(
         lambda: load_renderer(model)
     )
+
+
+@pytest.mark.parametrize("kept", [0, 20, 100_000])
+def test_weights_that_were_cut_off_are_refused_with_their_file_and_the_way_out(tmp_path: Path, kept: int) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY_MODEL_DIR, model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    message = before_start(f"--model_name_or_path={model}")
+    assert f"--model_name_or_path: {weights} is damaged or cut off (" in message
+    assert message.endswith("copy or download the model again, or name another checkpoint")
+
+
+def test_a_model_without_weights_is_no_traceback(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY_MODEL_DIR, model)
+    (model / "model.safetensors").unlink()
+    assert main(["serve", f"--model_name_or_path={model}", "--port=0"]) == USAGE_ERROR
+    assert f"agentrl: error: --model_name_or_path: {model} does not load: " in capfd.readouterr().err
 
 
 def test_a_command_misspelt_is_named_with_the_nearest() -> None:

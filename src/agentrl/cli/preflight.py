@@ -70,6 +70,22 @@ def check_model_folder(path: str) -> None:
         )
     if not (Path(path) / "tokenizer.json").is_file():
         raise ConfigError(f"{path} has no tokenizer.json (a fast tokenizer)", setting="--model_name_or_path")
+    check_weight_files(Path(path))
+
+
+def check_weight_files(folder: Path) -> None:
+    """Headers only, which tell how long a file must be."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"{path} is damaged or cut off ({error}): copy or download the model again, or name another checkpoint",
+                setting="--model_name_or_path",
+            ) from error
 
 
 def check_training(config: RunConfig) -> None:

@@ -90,11 +90,16 @@ def build_engine(config: RunConfig, *, version: int | None) -> Engine:
     from agentrl.engine.slots import SlotEngine
 
     disable_progress_bar()
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        config.model.model_name_or_path,
-        dtype=getattr(torch, config.model.torch_dtype),
-        trust_remote_code=config.model.trust_remote_code,
-    )
+    folder = config.model.model_name_or_path
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, config.model.torch_dtype),
+            trust_remote_code=config.model.trust_remote_code,
+            local_files_only=True,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{folder} does not load: {error}", setting="--model_name_or_path") from error
     return SlotEngine(
         model.to(pick_device(config.model.device)),
         num_slots=config.engine.engine_slots,

@@ -135,12 +135,12 @@ class Routes:
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await body_of(request)
-        completion = await self._within(
-            wire.positive_from(body, "deadline_seconds"),
-            wire.token_ids_from(body.get("token_ids")),
-            wire.sampling_from(body.get("sampling")),
-            str(body.get("session") or ""),
+        deadline_seconds, token_ids, sampling = wire.all_of(
+            lambda: wire.positive_from(body, "deadline_seconds"),
+            lambda: wire.token_ids_from(body.get("token_ids")),
+            lambda: wire.sampling_from(body.get("sampling")),
         )
+        completion = await self._within(deadline_seconds, token_ids, sampling, str(body.get("session") or ""))
         return web.json_response(wire.completion_as_json(completion))
 
     async def _within(
@@ -163,12 +163,12 @@ class Routes:
 
     async def update_weights(self, request: web.Request) -> web.Response:
         body = await body_of(request)
-        version, path = body.get("version"), body.get("path")
-        if type(version) is not int or version < 0:
-            raise wire.WireError(f"version is {version!r}, expected an integer >= 0")
-        if not isinstance(path, str) or not path:
-            raise wire.WireError(f"path is {path!r}, expected the folder of the weights")
-        source = WeightSource(path=path, canary=wire.canary_from(body.get("canary")))
+        version, path, canary = wire.all_of(
+            lambda: wire.version_from(body.get("version")),
+            lambda: wire.path_from(body.get("path")),
+            lambda: wire.canary_from(body.get("canary")),
+        )
+        source = WeightSource(path=path, canary=canary)
         # A client that goes away must not leave an engine with half of its weights changed.
         confirmation = await asyncio.shield(asyncio.ensure_future(self._update(version, source)))
         return web.json_response(wire.confirmation_as_json(confirmation))

@@ -19,7 +19,7 @@ from agentrl.engine.base import Confirmation, EngineHealth, RequestRefused, Weig
 from agentrl.engine.decoder import Decoder, Request
 from agentrl.engine.slot_model import SlotModel
 from agentrl.engine.weights import read_weights
-from agentrl.engine.wire import sampling_problem
+from agentrl.engine.wire import sampling_problems
 from agentrl.errors import ContextTooLong, EngineError, WeightsError
 from agentrl.types import Completion, Sampling
 
@@ -125,8 +125,8 @@ class SlotEngine:
 
     def _check(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         """What a forward pass could not take must not reach the decode thread, where it would end every request."""
-        if problem := sampling_problem(sampling):
-            raise RequestRefused(f"sampling.{problem}")
+        if problems := sampling_problems(sampling):
+            raise RequestRefused("; ".join(f"sampling.{problem}" for problem in problems))
         if not len(prompt_ids):
             raise RequestRefused("the prompt is empty")
         if len(prompt_ids) >= self.max_context:

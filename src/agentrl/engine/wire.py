@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -30,7 +30,23 @@ class WireError(ValueError):
 # --- Requests ----------------------------------------------------------------------------------------------------
 
 
+def all_of(*readers: Callable[[], Any]) -> list[Any]:
+    """What ``readers`` return; one ``WireError`` that names everything they refuse."""
+    values, refused = [], []
+    for read in readers:
+        try:
+            values.append(read())
+        except WireError as error:
+            refused.append(error)
+    if refused:
+        kinds = {error.kind for error in refused}
+        raise WireError("; ".join(map(str, refused)), kinds.pop() if len(kinds) == 1 else BAD_REQUEST)
+    return values
+
+
 def token_ids_from(value: Any, name: str = "token_ids") -> list[int]:
+    if value is None:
+        raise WireError(f"{name} is missing: a list of at least one token id")
     if not isinstance(value, list) or not value or not all(type(item) is int and item >= 0 for item in value):
         raise WireError(f"{name} must be a list of at least one token id (integers >= 0)")
     return value
@@ -38,27 +54,29 @@ def token_ids_from(value: Any, name: str = "token_ids") -> list[int]:
 
 def sampling_from(value: Any) -> Sampling:
     """Refuses names it does not know: what would change the distribution but not the log-probs is never ignored."""
+    if value is None:
+        raise WireError("sampling is missing", BAD_SAMPLING)
     if not isinstance(value, dict):
         raise WireError("sampling must be an object", BAD_SAMPLING)
     known = {field.name for field in fields(Sampling)}
     unknown = sorted(set(value) - known)
-    if unknown:
-        raise WireError(f"sampling: {', '.join(unknown)} is not supported; known: {sorted(known)}", BAD_SAMPLING)
-    if "max_new_tokens" not in value:
-        raise WireError("sampling.max_new_tokens is missing", BAD_SAMPLING)
     stop = value.get("stop_token_ids") or ()
-    try:
-        sampling = Sampling(**{**value, "stop_token_ids": tuple(stop)})
-    except TypeError as error:
-        raise WireError(f"sampling: {error}", BAD_SAMPLING) from error
-    problem = sampling_problem(sampling)
-    if problem:
-        raise WireError(f"sampling.{problem}", BAD_SAMPLING)
+    listed = isinstance(stop, list | tuple)
+    given = {name: seen for name, seen in value.items() if name in known}
+    sampling = Sampling(**{"max_new_tokens": 1, **given, "stop_token_ids": tuple(stop) if listed else ()})
+    problems = [
+        f"{', '.join(unknown)} is not supported; known: {sorted(known)}" if unknown else "",
+        "" if "max_new_tokens" in value else "max_new_tokens is missing",
+        "" if listed else f"stop_token_ids is {stop!r}, expected a list of integers >= 0",
+        *sampling_problems(sampling),
+    ]
+    if any(problems):
+        raise WireError("; ".join(f"sampling.{problem}" for problem in problems if problem), BAD_SAMPLING)
     return sampling
 
 
-def sampling_problem(sampling: Sampling) -> str:
-    """Which value is out of range, and what is expected; empty when all are well."""
+def sampling_problems(sampling: Sampling) -> list[str]:
+    """Which values are out of range, and what is expected."""
     checks = (
         ("max_new_tokens", sampling.max_new_tokens, is_int(sampling.max_new_tokens, 1), "an integer >= 1"),
         ("temperature", sampling.temperature, is_number(sampling.temperature, 0.0), "a finite number >= 0"),
@@ -72,7 +90,19 @@ def sampling_problem(sampling: Sampling) -> str:
             "a list of integers >= 0",
         ),
     )
-    return next((f"{name} is {seen!r}, expected {wanted}" for name, seen, fine, wanted in checks if not fine), "")
+    return [f"{name} is {seen!r}, expected {wanted}" for name, seen, fine, wanted in checks if not fine]
+
+
+def version_from(value: Any) -> int:
+    if not is_int(value, 0):
+        raise WireError(f"version is {value!r}, expected an integer >= 0")
+    return value
+
+
+def path_from(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise WireError(f"path is {value!r}, expected the folder of the weights")
+    return value
 
 
 def canary_from(value: Any) -> Canary | None:
@@ -93,6 +123,8 @@ def canary_from(value: Any) -> Canary | None:
 
 def positive_from(body: Mapping[str, Any], name: str) -> float:
     value = body.get(name)
+    if value is None:
+        raise WireError(f"{name} is missing: a finite number > 0")
     if not is_number(value, 0.0) or not value:
         raise WireError(f"{name} is {value!r}, expected a finite number > 0")
     return float(value)

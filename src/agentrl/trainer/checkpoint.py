@@ -74,7 +74,7 @@ class Checkpoints:
         if path is None:
             return None
         require_resumable(path)
-        saved = json.loads((path / STATE / PROGRESS).read_text(encoding="utf-8"))
+        saved = read_progress(path / STATE / PROGRESS)
         require_same_shapes(path, saved["shapes"], shapes(self.policy))
         return path, saved
 
@@ -150,7 +150,8 @@ class Checkpoints:
             with one_process():
                 load_tensors(state, checkpoint_id=folder, **self.ranks.checkpoint_group)
         except CheckpointException as error:
-            raise ConfigError(f"{folder} cannot be read: {error}", setting=SETTING) from error
+            reasons = {str(failure).partition("\n")[0] for failure, _ in error.failures.values()}
+            raise damaged(folder, "; ".join(sorted(reasons))) from error
         self.policy.model.load_state_dict(state["model"])
         settings = [{**group, "params": None} for group in self.optimizer.param_groups]
         set_optimizer_state_dict(self.policy.model, self.optimizer, state["optimizer"])
@@ -164,6 +165,21 @@ class Checkpoints:
         limit = self.options.save_total_limit
         for _, path in complete(self.folder)[:-limit] if limit else []:
             remove(path)
+
+
+def read_progress(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(path, str(error)) from error
+
+
+def damaged(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is damaged or cut off ({reason}): copy the folder again, or go on from an earlier checkpoint-N by its "
+        "path",
+        setting=SETTING,
+    )
 
 
 def set_aside(folder: Path, step: int) -> None:
