@@ -75,6 +75,15 @@ def test_the_last_turn_gets_one_notice_and_still_has_the_question(tmp_path: Path
     assert last.count(ANSWER_NOW) == 1
 
 
+@pytest.mark.parametrize("max_turns", [1, 3])
+def test_calls_of_the_last_turn_run_because_what_they_do_may_be_judged(tmp_path: Path, max_turns: int) -> None:
+    engine = Model([call(arguments=f'{{"expression": "{n}+1"}}') for n in range(max_turns)])
+    played = play(tmp_path, engine, max_turns=max_turns)
+    assert played.record.outcome is Outcome.TURNS_LIMIT
+    assert len(played.world.toolset.calls) == max_turns
+    assert [result.content for result in played.turns[-1].tool_results] == [str(max_turns)]
+
+
 def test_a_silent_model_reads_the_notice_instead_of_a_nudge(tmp_path: Path) -> None:
     played = play(tmp_path, Model([call(), "hm", answer()]), max_turns=3, max_silent_turns=3)
     assert played.contents[-1] == ANSWER_NOW

@@ -65,7 +65,7 @@ class RolloutOptions:
 
     num_generations: int = option(8, "episodes per task: the group")
     eval_generations: int = option(1, "episodes per held-out task")
-    max_turns: int = option(25, "model calls per episode")
+    max_turns: int = option(25, "model calls per episode; what the last one asks of tools is still done")
     max_new_tokens: int = option(8196, "sampled tokens per model call")
     max_prompt_tokens: int = option(131_072, "prompt tokens of a model call: the context limit")
     episode_timeout: float = option(600.0, "seconds an episode may take")
