@@ -49,6 +49,8 @@ class Routes:
             web.post("/mcpapi/tool/{tool:.+}", self.call),
             web.delete("/mcpapi/session/{session:.+}", self.end_session),
             web.get("/list_tools", self.list_tools),
+            web.get("/list_prompts", self.list_none),
+            web.get("/list_resources", self.list_none),
             web.post("/call_tool", self.call_openai),
             web.get("/tools", self.export),
             web.get("/p/{profile}/tools", self.export),
@@ -80,6 +82,10 @@ class Routes:
 
     async def list_tools(self, request: web.Request) -> web.Response:
         return json_answer(written(self._dock.tools(profile=_profile(request)), "openai"))
+
+    async def list_none(self, request: web.Request) -> web.Response:
+        """Prompts and resources of servers are not offered; clients of the reference that ask get empty lists."""
+        return json_answer([])
 
     async def export(self, request: web.Request) -> web.Response:
         form = request.query.get("format", "openai")
