@@ -1,4 +1,5 @@
-"""A claim costs the same in a long run as in a short one, counted in instructions of SQLite's machine, not in time."""
+"""A claim, and asking for a step that is not full, cost the same in a long run as in a short one: counted in
+instructions of SQLite's machine, not in time."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.store import Admission, counters, leases, registry
+from agentrl.store import Admission, TakeRule, counters, leases, registry, steps
 from agentrl.store.schema import prepare
 from agentrl.types import Split, Task, WeightVersion
 
@@ -93,3 +94,49 @@ def test_the_queue_is_read_and_not_counted(tmp_path: Path) -> None:
         assert counters.queue(db, "run", "train").unfinished == GROUPS_PER_STEP + 5
         db.close()
     assert costs[0] == costs[1] < 1_000
+
+
+def run_with_ready(path: Path, *, ready: int, created: int, steps_done: int) -> sqlite3.Connection:
+    """A run whose stream has ended, with ``ready`` groups of two rows that no step has taken, the last of them sampled
+    by two versions, and ``created`` groups that nobody has claimed."""
+    db = prepare(path)
+    tasks = [(Task(task_id=f"q{number}", query="q", run="run"), "{}") for number in range(ready + created)]
+    db.execute("BEGIN")
+    for step in range(steps_done + 1):
+        version = WeightVersion(version=step, step=step, parent=step - 1 if step else None)
+        registry.publish_version(db, "run", version, "{}", 0.0)
+    registry.add_tasks(db, "run", tasks, 0.0)
+    db.execute(
+        """INSERT INTO data_row (run, record, task, seq, slot, round, status, start_version, end_version, version_set,
+            reward, created_at, updated_at, turns, token_ids, mask, versions, logprobs)
+        SELECT run, task.id || '/' || slot.value, task.id, seq, slot.value, 0, 'ready', :step - (seq = :last), :step,
+            iif(seq = :last, json_array(:step - 1, :step), json_array(:step)), 0, 0, 0, '[]', x'', x'', x'', x''
+        FROM task, json_each('[0, 1]') AS slot WHERE seq <= :last""",
+        {"step": steps_done, "last": ready - 1},
+    )
+    db.execute("UPDATE task SET status = 'completed', phase = 'ready' WHERE seq < ?", (ready,))
+    registry.set_state(db, "run", f"{steps.END_OF_STREAM}train", "true", 0.0)
+    db.execute("COMMIT")
+    return db
+
+
+@pytest.mark.parametrize(
+    "grown", [{"ready": 2_000}, {"created": 5_000}, {"steps_done": 2_000}], ids=["ready", "created", "steps"]
+)
+@pytest.mark.parametrize("in_order", [False, True])
+def test_asking_for_a_step_that_is_not_full_costs_the_same_in_a_long_run(
+    tmp_path: Path, grown: dict[str, int], in_order: bool
+) -> None:
+    instructions, small = Instructions(), {"ready": 20, "created": 10, "steps_done": 4}
+    costs = []
+    for name, size in (("small", small), ("large", small | grown)):
+        db = run_with_ready(tmp_path / f"{name}.db", **size)
+        step = size["steps_done"]
+        rule = TakeRule(step=step + 1, version=step, num_groups=size["ready"] + 1, in_order=in_order)
+
+        def ask(db: sqlite3.Connection = db, rule: TakeRule = rule) -> None:
+            assert not steps.take(db, "run", rule, 1.0, 3)
+
+        costs.append(instructions.of(db, ask))
+        db.close()
+    assert costs[1] <= costs[0] * 1.05

@@ -90,6 +90,14 @@ def queue(db: sqlite3.Connection, run: str, split: str) -> QueueCounts:
     )
 
 
+def num_ready(db: sqlite3.Connection, run: str) -> int:
+    """Groups of the train split that wait to be taken."""
+    (num,) = db.execute(
+        "SELECT coalesce(sum(num), 0) FROM counter WHERE run = ? AND split = 'train' AND name = 'ready'", (run,)
+    ).fetchone()
+    return num
+
+
 def settle(db: sqlite3.Connection, run: str, tasks: Iterable[str]) -> set[str]:
     """Bring ``phase`` of groups whose rows have changed up to date; returns those that have nothing left to train."""
     ended: set[str] = set()

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.store import counters
 from agentrl.store.failures import explained
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 APPLICATION_ID = 0x41475253
 BUSY_SECONDS = 30.0
 SETTING = "--db_connection_string"
@@ -54,6 +54,7 @@ CREATE TABLE data_row (
 CREATE INDEX row_by_state ON data_row (run, status, seq, slot);
 CREATE INDEX row_by_step ON data_row (run, step) WHERE step IS NOT NULL;
 CREATE INDEX row_by_judgement ON data_row (run, judged_at) WHERE judged_at IS NOT NULL;
+CREATE INDEX row_by_age ON data_row (run, start_version, end_version) WHERE status = 'ready';
 CREATE INDEX row_by_task ON data_row (run, task);
 
 CREATE TABLE group_use (

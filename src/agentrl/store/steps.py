@@ -18,7 +18,8 @@ END_OF_STREAM = "end_of_stream/"
 
 ANCESTORS = """WITH RECURSIVE ancestor (version) AS (
     SELECT :version UNION SELECT version.parent FROM version JOIN ancestor
-    ON version.run = :run AND version.version = ancestor.version WHERE version.parent IS NOT NULL)"""
+    ON version.run = :run AND version.version = ancestor.version WHERE version.parent >= :oldest)"""
+"""Of the trainer's version, as far back as ``oldest``."""
 
 DROP_OTHER_LINEAGES = f"""{ANCESTORS}
 UPDATE data_row SET status = 'dropped', reason = 'ancestor', step = NULL, judged_at = :step, updated_at = :now
@@ -27,9 +28,20 @@ WHERE run = :run AND status = 'ready' AND task IN (SELECT task FROM data_row WHE
 RETURNING task"""
 """Whole groups: siblings of a row from another lineage were judged against it, so the group is played again."""
 
-DROP_STALE = """UPDATE data_row SET status = 'dropped', reason = 'stale', judged_at = :step, updated_at = :now
-WHERE run = :run AND status = 'ready' AND :step - 1 - :drop_staleness >
-    (SELECT step FROM version WHERE version.run = :run AND version.version = data_row.start_version) RETURNING task"""
+READY = """WITH RECURSIVE ready (first) AS (
+    SELECT min(start_version) FROM data_row INDEXED BY row_by_age WHERE run = :run AND status = 'ready' UNION ALL
+    SELECT (SELECT min(start_version) FROM data_row INDEXED BY row_by_age
+            WHERE run = :run AND status = 'ready' AND start_version > ready.first)
+    FROM ready WHERE ready.first IS NOT NULL)"""
+"""``start_version`` of the ready rows, by hopping from one to the next: a few versions, however many rows there are."""
+
+READY_VERSIONS = f"""{READY} SELECT first, (SELECT max(end_version) FROM data_row INDEXED BY row_by_age
+    WHERE run = :run AND status = 'ready' AND start_version = first) AS last FROM ready WHERE first IS NOT NULL"""
+
+DROP_STALE = f"""{READY}
+UPDATE data_row INDEXED BY row_by_age SET status = 'dropped', reason = 'stale', judged_at = :step, updated_at = :now
+WHERE run = :run AND status = 'ready' AND start_version IN (SELECT first FROM ready WHERE :step - 1 - :drop_staleness >
+    (SELECT step FROM version WHERE version.run = :run AND version.version = ready.first)) RETURNING task"""
 
 Group = tuple[int, str]
 """(seq, task)"""
@@ -48,10 +60,12 @@ def take(db: sqlite3.Connection, run: str, rule: TakeRule, now: float, max_attem
         return True
     require_new(db, run, rule.step)
     values = {"run": run, "now": now, "step": rule.step, "version": rule.version, "drop_staleness": rule.drop_staleness}
-    dropped = {task for (task,) in db.execute(DROP_OTHER_LINEAGES, values).fetchall()}
-    dropped |= {task for (task,) in db.execute(DROP_STALE, values).fetchall()}
+    dropped = drop_other_lineages(db, values)
+    dropped += [task for (task,) in db.execute(DROP_STALE, values).fetchall()]
     run_again(db, run, dropped, now, max_attempts)
     reuse.retire_stale(db, run, rule, now)
+    if has_too_few(db, run, rule):
+        return False
     fresh, due = next_groups(db, run, rule)
     groups = sorted([*fresh, *due])[: rule.num_groups]
     num_free = rule.num_groups - len(groups)
@@ -87,6 +101,31 @@ def require_published(db: sqlite3.Connection, run: str, version: int) -> None:
     known = db.execute("SELECT 1 FROM version WHERE run = ? AND version = ?", (run, version)).fetchone()
     if known is None:
         raise StoreError(f"version {version} was never published in run {run}; publish_version comes first")
+
+
+def drop_other_lineages(db: sqlite3.Connection, values: Mapping[str, object]) -> list[str]:
+    """Tasks of the rows dropped. Rows are looked at only while some of them may be of another lineage, which is soon
+    after a restore."""
+    ready = db.execute(READY_VERSIONS, values).fetchall()
+    if not ready:
+        return []
+    oldest, newest = max(0, ready[0]["first"]), max(row["last"] for row in ready)
+    values = {**values, "oldest": oldest}
+    ancestors = {version for (version,) in db.execute(f"{ANCESTORS} SELECT version FROM ancestor", values)}
+    if ancestors.issuperset(range(oldest, newest + 1)):
+        return []
+    return [task for (task,) in db.execute(DROP_OTHER_LINEAGES, values).fetchall()]
+
+
+def has_too_few(db: sqlite3.Connection, run: str, rule: TakeRule) -> bool:
+    """Told from the totals, for a trainer that asks again and again; False where only the groups themselves can say."""
+    num_ready = counters.num_ready(db, run)
+    return (
+        rule.max_trained_count == 1
+        and num_ready < rule.num_groups
+        and refills.waits_for_more(db, run, rule, num_ready)
+        and not stream_is_finished(db, run)
+    )
 
 
 def next_groups(db: sqlite3.Connection, run: str, rule: TakeRule) -> tuple[list[Group], list[Group]]:
@@ -189,7 +228,7 @@ def rewind(
     undone = reuse.undo_uses(db, run, step, now)
     refills.forget_after(db, run, step)
     counters.settle(db, run, (task for task, *_ in (*trained, *undone)))
-    dropped = [task for (task,) in db.execute(DROP_OTHER_LINEAGES, values | {"step": None}).fetchall()]
+    dropped = drop_other_lineages(db, values | {"step": None})
     again = run_again(db, run, set(dropped), now, max_attempts)
     kept = sum(
         db.execute("SELECT status <> 'dropped' FROM data_row WHERE run = ? AND record = ?", (run, record)).fetchone()[0]
